@@ -1,0 +1,190 @@
+"""Holds the house: who may import whom, who may touch the disk, and how large things may grow."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenstore
+
+PACKAGE = Path(tokenstore.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix("."): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+"""Every module by its name inside the package; the front door is the empty name."""
+
+VALUES = ("errors", "ids", "records")
+JOURNAL = (*VALUES, "config", "codec", "journal")
+PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory")
+FACE = (*PUBLIC, "codec", "inspection", "export", "testing")
+OUTSIDE = ("records", "protocols", "errors")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "": (*PUBLIC, "trajectories", "inspection", "export"),
+    "__main__": ("cli",),
+    "errors": (),
+    "ids": ("errors",),
+    "records": VALUES,
+    "protocols": VALUES,
+    "config": VALUES,
+    "codec": VALUES,
+    "journal": JOURNAL,
+    "journal.disk": ("errors",),
+    "journal.layout": VALUES,
+    "journal.lifecycle": VALUES,
+    "threads": (),
+    "actor": ("errors", "records", "config", "journal", "threads"),
+    "hosting": ("errors", "actor", "threads"),
+    "store": (*JOURNAL, "protocols", "threads", "actor", "hosting"),
+    "inspection": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
+    "export": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
+    "testing": (*PUBLIC, "codec", "journal.disk"),
+    "factory": FACE,
+    "trajectories": FACE,
+    "engines": OUTSIDE,
+    "integrations": OUTSIDE,
+    "serve": FACE,
+    "view": FACE,
+    "cluster": FACE,
+    "cli": FACE,
+}
+"""What a module may import from the package, by the longest name that is its beginning; itself and below always."""
+
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "aiofiles": ("threads",),
+    "cattrs": ("codec",),
+    "ujson": ("codec",),
+    "json": ("codec",),
+    "fcntl": ("journal.disk",),
+    "ctypes": ("journal.disk",),
+    "anyio": ("threads", "actor", "hosting", "store", "inspection", "export", "testing", "cli", "serve", "cluster"),
+    "asyncio": (),
+    "trio": (),
+    "pytest": (),
+}
+"""Who alone may import a package; the last ones nobody."""
+
+FREE_OF_OS = {"PathLike", "environ", "fspath", "getpid", "register_at_fork", "strerror"}
+"""Names of `os` that touch no file."""
+FACES = ("cli", "engines", "integrations", "serve", "view", "cluster", "testing")
+"""These may open files of their own, which are no files of a store."""
+
+
+def tree(module: str) -> ast.Module:
+    """Parse a module."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"), str(MODULES[module]))
+
+
+def within(module: str, area: str) -> bool:
+    """Tell whether a module is that area or lies below it; the front door has nothing below it."""
+    return module == area or (bool(area) and module.startswith(f"{area}."))
+
+
+def area_of(module: str) -> str | None:
+    """Find the line of the table that a module falls under."""
+    return max((area for area in MAY_IMPORT if within(module, area)), key=len, default=None)
+
+
+def imports(module: str) -> Iterator[str]:
+    """Give the full name of everything that a module imports, `from x import y` as `x.y` if that is a module."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module} imports relatively"
+            source = node.module or ""
+            for alias in node.names:
+                inner = f"{source}.{alias.name}".removeprefix("tokenstore.")
+                yield f"tokenstore.{inner}" if source.startswith("tokenstore") and inner in MODULES else source
+
+
+def inner_imports(module: str) -> set[str]:
+    """Give the modules of the package that a module imports, by their names inside it."""
+    return {
+        name.removeprefix("tokenstore").removeprefix(".")
+        for name in imports(module)
+        if name == "tokenstore" or name.startswith("tokenstore.")
+    }
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module: str) -> None:
+    """A module imports from the package only what the table of DESIGN allows it."""
+    area = area_of(module)
+    assert area is not None, f"{module} is not in the table"
+
+    allowed = (*MAY_IMPORT[area], *([area] if area else []))
+    forbidden = {name for name in inner_imports(module) if not any(within(name, other) for other in allowed)}
+
+    assert not forbidden
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_third_parties_stay_where_they_belong(module: str) -> None:
+    """Each package with a house of its own is imported there and nowhere else."""
+    tops = {name.partition(".")[0] for name in imports(module)}
+
+    strays = {name for name in tops & ONLY_IN.keys() if not any(within(module, area) for area in ONLY_IN[name])}
+
+    assert not strays
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "journal.disk"])
+def test_files_are_touched_in_one_place(module: str) -> None:
+    """Outside `journal.disk` nothing of `os` is used that touches a file, and the core opens none."""
+    used = {
+        node.attr
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
+    }
+    assert used <= FREE_OF_OS
+    assert not any(isinstance(node, ast.ImportFrom) and node.module == "os" for node in ast.walk(tree(module)))
+
+    if not any(within(module, face) for face in FACES):
+        calls = [node.func for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+        assert not [call for call in calls if isinstance(call, ast.Name) and call.id == "open"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_and_functions_stay_small(module: str) -> None:
+    """No module has more than 350 lines, no function more than 40 without its docstring."""
+    lines = MODULES[module].read_text(encoding="utf-8").count("\n")
+    assert lines <= 350
+
+    long = {
+        node.name: size
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (size := length(node)) > 40
+    }
+
+    assert not long
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function without its docstring."""
+    total = (function.end_lineno or 0) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function) is not None:
+        total -= (first.end_lineno or 0) - first.lineno + 1
+    return total
+
+
+def test_the_front_door_is_short() -> None:
+    """The package offers at most 25 names, each of which is there, and holds no logic."""
+    names = tokenstore.__all__
+
+    assert len(names) <= 25
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not hasattr(tokenstore, name)] == []
+    allowed = ast.Import | ast.ImportFrom | ast.Assign | ast.Expr
+    assert [type(node).__name__ for node in tree("").body if not isinstance(node, allowed)] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is_for(module: str) -> None:
+    """Each module opens with a docstring."""
+    assert ast.get_docstring(tree(module))

@@ -1,0 +1,123 @@
+"""What the sub-commands share: options, the root, running a coroutine, and how an error becomes an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+
+from tokenstore.cli.output import printable
+from tokenstore.errors import TokenStoreError
+
+EXIT_OK = 0
+"""Everything was done."""
+EXIT_FAILED = 1
+"""Something was refused or failed; stderr says what."""
+EXIT_USAGE = 2
+"""The command line was wrong."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C, as shells count it: 128 + SIGINT."""
+EXIT_PIPE_CLOSED = 141
+"""Whoever read the output has gone: 128 + SIGPIPE."""
+
+ROOT_VARIABLE = "TOKENSTORE_ROOT"
+"""Environment variable that stands in for `--root`."""
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+class CommandError(Exception):
+    """The command cannot go on; its message is for the user."""
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """Give a sub-command its `--root`, which the environment may supply."""
+    default = os.environ.get(ROOT_VARIABLE) or None
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        default=default,
+        required=default is None,
+        help=f"directory of the store (default: ${ROOT_VARIABLE})",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Give a sub-command the options that all have."""
+    parser.add_argument("--json", action="store_true", help="write JSON to stdout and nothing else")
+    parser.add_argument(
+        "--backend", choices=("asyncio", "trio"), default="asyncio", help="event loop to run on (default: asyncio)"
+    )
+
+
+def existing_root(root: str) -> Path:
+    """Return the directory of a store that is there; a reading command must not make one.
+
+    Raises:
+        CommandError: There is no such directory.
+    """
+    path = Path(root)
+    if not path.is_dir():
+        problem = "is not a directory" if path.exists() else "does not exist"
+        raise CommandError(f"the root {printable(root)} {problem}")
+    return path
+
+
+def run_async(function: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments, backend: str) -> Result:
+    """Run a coroutine function to its end on the chosen event loop.
+
+    Raises:
+        CommandError: That event loop is not installed.
+    """
+    if find_spec(backend) is None:
+        raise CommandError(f"the backend {backend} is not installed; 'pip install {backend}' adds it")
+    return anyio.run(function, *arguments, backend=backend)
+
+
+def explain(error: BaseException) -> int:
+    """Tell the user about an expected error and return the exit status; any other error is raised again."""
+    cause = _first_cause(error)
+    if isinstance(cause, KeyboardInterrupt):
+        return _complain("interrupted; what was acknowledged is safe", EXIT_INTERRUPTED)
+    if isinstance(cause, BrokenPipeError):
+        _forget_stdout()
+        return EXIT_PIPE_CLOSED
+    if isinstance(cause, CommandError | TokenStoreError):
+        return _complain(str(cause), EXIT_FAILED)
+    if isinstance(cause, OSError):
+        _forget_stdout()  # what could not be written is not tried again when the interpreter ends
+        return _complain(describe(cause), EXIT_FAILED)
+    raise error
+
+
+def describe(error: OSError) -> str:
+    """Say an operating system error in one line, with the file if it names one."""
+    reason = error.strerror or str(error)
+    return f"{printable(os.fspath(error.filename))}: {reason}" if isinstance(error.filename, str) else reason
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Find what happened inside the groups that task groups make; Ctrl-C counts before everything else."""
+    while isinstance(error, BaseExceptionGroup):
+        error = (error.subgroup(KeyboardInterrupt) or error).exceptions[0]
+    return error
+
+
+def _complain(message: str, status: int) -> int:
+    with suppress(OSError):
+        sys.stderr.write(f"tokenstore: {message}\n")
+        sys.stderr.flush()
+    return status
+
+
+def _forget_stdout() -> None:
+    with suppress(OSError, ValueError):
+        sys.stdout.close()

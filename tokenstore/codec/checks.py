@@ -1,0 +1,168 @@
+"""What may be stored: the strict look at elements, in slices so that an event loop in the same process stays awake.
+
+Messages name the field, the position and the kind of the value, never text or tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from tokenstore.codec.plain import dumps
+from tokenstore.errors import InvalidEntryError
+from tokenstore.records import TokenEntry
+
+SLICE = 8192
+"""Numbers handled in one go: under half a millisecond in which no other thread gets the interpreter."""
+MAX_NESTING = 512
+"""Levels of lists and objects in one JSON value; ujson reads 1,024."""
+_LARGEST_ID = 2**32 - 1
+
+
+def slices(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut a sequence into slices of `SLICE` elements."""
+    for start in range(0, len(values), SLICE):
+        yield values[start : start + SLICE]
+
+
+def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
+    """Check token ids and pack them, 4 bytes an id.
+
+    Raises:
+        InvalidEntryError: An id is not an int in 0 .. 2**32 - 1; the message has its position.
+    """
+    packed = array("I")
+    for part in slices(ids):
+        # array() takes True, and anything with __index__, so the types are looked at too.
+        if set(map(type, part)) - {int}:
+            part = [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(part)]  # noqa: PLW2901
+        try:
+            packed.extend(array("I", part))
+        except OverflowError:
+            at = next(at for at, value in enumerate(part) if not 0 <= value <= _LARGEST_ID)
+            _refuse(field, f"position {len(packed) + at} is outside 0 .. 2**32 - 1", call_id)
+    return packed
+
+
+def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[float]:
+    """Check log probabilities and give them back as floats, ints converted.
+
+    Raises:
+        InvalidEntryError: A value is not a finite real number; the message has its position.
+    """
+    floats: list[float] = []
+    for part in slices(values):
+        if set(map(type, part)) - {float}:
+            part = [_plain_float(value, len(floats) + at, field, call_id) for at, value in enumerate(part)]  # noqa: PLW2901
+        if not all(map(math.isfinite, part)):
+            at = next(at for at, value in enumerate(part) if not math.isfinite(value))
+            _refuse(field, f"position {len(floats) + at} holds {part[at]}, it must be finite", call_id)
+        floats.extend(part)
+    return floats
+
+
+def check_json(value: Any, field: str, call_id: str) -> None:
+    """Check that a value is plain JSON that comes back as it went in.
+
+    Raises:
+        InvalidEntryError: It holds something else, a non-finite number, a lone surrogate or more than 512 levels.
+    """
+    waiting = [(value, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        if isinstance(node, dict):
+            _check_keys(node, field, call_id)
+            children: Sequence[Any] = list(node.values())
+        elif isinstance(node, list | tuple):
+            children = node
+        else:
+            _check_scalar(node, field, call_id)
+            continue
+        if depth > MAX_NESTING:
+            _refuse(field, f"is nested deeper than {MAX_NESTING} levels", call_id)
+        # Long arrays of plain numbers, such as routed experts, are told by their types at the speed of C.
+        if set(map(type, children)) - _HARMLESS:
+            waiting.extend([(child, depth + 1) for child in children])
+
+
+_HARMLESS = frozenset({int, bool, type(None)})
+
+
+def _check_keys(node: dict[Any, Any], field: str, call_id: str) -> None:
+    for key in node:
+        if not isinstance(key, str):
+            _refuse(field, f"holds an object key of type {type(key).__name__}, keys are strings", call_id)
+        _check_scalar(key, field, call_id)
+
+
+def _check_scalar(value: object, field: str, call_id: str) -> None:
+    if isinstance(value, str):
+        if not value.isascii():
+            _check_unicode(value, field, call_id)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            _refuse(field, f"holds {value}, which is not JSON", call_id)
+    elif value is not None and not isinstance(value, int):
+        _refuse(field, f"holds a value of type {type(value).__name__}, which is not JSON; convert it first", call_id)
+
+
+def _check_unicode(text: str, field: str, call_id: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        _refuse(field, f"holds a lone surrogate at position {error.start} of a string, which is no UTF-8", call_id)
+
+
+def check_json_fields(entry: TokenEntry) -> None:
+    """Check the fields of an entry that hold text or JSON.
+
+    Raises:
+        InvalidEntryError: A field holds what JSON cannot carry; the message names it.
+    """
+    call_id = entry.model_call_id
+    check_json(entry.model, "model", call_id)
+    check_json(entry.response_id, "response_id", call_id)
+    check_json(entry.routed_experts, "routed_experts", call_id)
+    for position, item in enumerate(entry.output_items):
+        check_json(item, f"output_items[{position}]", call_id)
+    for key, value in entry.extra.items():
+        check_json(key, "extra", call_id)
+        check_json(value, "extra", call_id)
+
+
+def encode_member(value: Any, field: str, call_id: str) -> bytes:
+    """Write one checked member of a line.
+
+    Raises:
+        InvalidEntryError: It holds an integer too long for JSON readers.
+    """
+    try:
+        return dumps(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidEntryError(field, f"cannot be written as JSON ({error})", model_call_id=call_id) from None
+
+
+def _plain_id(value: object, position: int, field: str, call_id: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    problem = f"position {position} holds a value of type {type(value).__name__}, ids are ints; {_TOLIST}"
+    return _refuse(field, problem, call_id)
+
+
+def _plain_float(value: object, position: int, field: str, call_id: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            _refuse(field, f"position {position} holds an integer beyond the range of a double", call_id)
+    what = "None" if value is None else f"a value of type {type(value).__name__}"
+    return _refuse(field, f"position {position} holds {what}, it must be a finite number; {_TOLIST}", call_id)
+
+
+_TOLIST = "a tensor's .tolist() gives plain numbers"
+
+
+def _refuse(field: str, problem: str, call_id: str) -> NoReturn:
+    raise InvalidEntryError(field, problem, model_call_id=call_id) from None

@@ -1,0 +1,323 @@
+"""The files of one rollout under its lock: what every operation stands on.
+
+A critical section takes the lock, looks whether the files are still the ones it knows, catches up with other writers,
+mends what a crash has left, and writes down what it found; then the operation runs. A shared section does the same in
+memory and changes nothing on the disk.
+
+What a crash leaves at each step of catching up: a newline more at the end of a whole line, an unacknowledged tail less,
+a line in the marker that the state does not count, a state that counts it. Each is a rollout that the next section
+catches up with in the same way, so a second recovery changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tokenstore.errors import CorruptRolloutError, DurabilityError
+from tokenstore.journal.disk import Access, File
+from tokenstore.journal.idfile import IdFile
+from tokenstore.journal.index import Index
+from tokenstore.journal.layout import Names
+from tokenstore.journal.lifecycle import State
+from tokenstore.journal.logfile import LogFile
+from tokenstore.journal.reading import contents_of
+from tokenstore.journal.recovery import Found, LineReader
+from tokenstore.journal.root import Root, durable
+from tokenstore.journal.statefile import StateFile
+
+logger = logging.getLogger("tokenstore")
+_LOCK_ATTEMPTS = 8
+"""How often a lock file may be replaced under our hands before we wait as if it were held."""
+
+
+class LockBusyError(Exception):
+    """Somebody else holds the rollout's lock; nothing was done. The actor waits and tries again."""
+
+
+class RolloutFiles:
+    """Lock, lines, intents, marker and state of one rollout. One critical section at a time, also between threads."""
+
+    def __init__(self, root: Root, rollout_id: str) -> None:
+        self.root = root
+        self.rollout_id = rollout_id
+        self.names = Names.of(rollout_id)
+        self.tokens = LogFile(root, self.names.tokens)
+        self.intents = IdFile(root, self.names.intents)
+        self.marker = IdFile(root, self.names.marker)
+        self.statefile = StateFile(root, self.names.state)
+        self.index = Index(State())
+        self.lines = LineReader(self.tokens.read, rollout_id, self.names.tokens, root.config.max_entry_bytes)
+        self._provisional = False
+        self._lock: File | None = None
+        self._lock_access: Access = "read"
+        self._mutex = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------ sections
+
+    @contextmanager
+    def exclusive(self, *, for_removal: bool = False) -> Iterator[Index]:
+        """Run a critical section.
+
+        Args:
+            for_removal: Whether the operation removes the rollout: then what an interrupted removal has left is its
+                own business, and what cannot be read does not matter.
+
+        Raises:
+            LockBusyError: Somebody else holds the lock.
+            DurabilityError: The disk failed while catching up; nothing was concluded from it.
+            CorruptRolloutError: There is something that recovery must not touch.
+        """
+        with self._mutex:
+            self._take_lock("create")
+            try:
+                self._prepare(for_removal=for_removal)
+                yield self.index
+            finally:
+                self._release_lock()
+
+    @contextmanager
+    def shared(self) -> Iterator[Index]:
+        """Look without changing anything; takes the lock only if its file is there.
+
+        Raises:
+            LockBusyError: Somebody else holds the lock.
+            CorruptRolloutError: There is something that this library cannot read.
+        """
+        with self._mutex:
+            self._take_lock("read")
+            try:
+                self._catch_up("read")
+                yield self.index
+            finally:
+                self._release_lock()
+
+    def _prepare(self, *, for_removal: bool) -> None:
+        try:
+            self._catch_up("write")
+        except CorruptRolloutError:
+            if not for_removal:
+                raise
+            self.index = Index(self.statefile.state)
+        self._record_news()
+        if not for_removal and self.index.state.retired and self.has_records():
+            self.remove_records()
+
+    def _take_lock(self, access: Access) -> None:
+        if self._lock is not None and access == "create" and self._lock_access == "read":
+            self._close_lock()
+        with durable("locking", self.names.lock):
+            for _ in range(_LOCK_ATTEMPTS):
+                lock = self._open_lock(access)
+                if lock is None:
+                    return
+                if not lock.lock(exclusive=access != "read"):
+                    break
+                # Whoever had the lock may have removed its file: then this is the lock of nothing.
+                there = self.root.directory.stat(self.names.lock)
+                if there is not None and there.identity == lock.stat().identity:
+                    return
+                lock.unlock()
+                self._close_lock()
+        self._close_lock()
+        raise LockBusyError
+
+    def _open_lock(self, access: Access) -> File | None:
+        if self._lock is None:
+            try:
+                self._lock = self.root.directory.open(self.names.lock, access)
+            except FileNotFoundError:
+                return None
+            self._lock_access = access
+        return self._lock
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.unlock()
+
+    def _close_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # ------------------------------------------------------------------------------------------ catching up
+
+    def _catch_up(self, access: Access) -> None:
+        same_state = self.statefile.refresh()
+        same_tokens = self.tokens.refresh(access) and not self._provisional
+        self._provisional = False
+        self.marker.catch_up(access)
+        if not same_tokens:
+            self.root.prompts.forget(self.rollout_id)
+        if not (same_state and same_tokens):
+            self.tokens.extend(0)
+            self.index = Index(self.statefile.state, self._marks())
+        state = self.index.state
+        if state.retired:
+            return
+        if not state.frozen:
+            self._catch_up_lines(mend=access == "write")
+        elif state.indexed_size is None:
+            self._catch_up_lines(mend=False)
+        else:
+            self.tokens.extend(min(state.indexed_size, self.tokens.end))
+        self.index.add_marks(self._marks())
+
+    def _marks(self) -> list[str]:
+        """The marker's calls; lines that name none count as one blank mark."""
+        return [*self.marker.ids, *([""] if self.marker.invalid else [])]
+
+    def _catch_up_lines(self, *, mend: bool) -> None:
+        index = self.index
+        if index.scanned == self.tokens.end == self.tokens.size:
+            return
+        if index.scanned > self.tokens.end:
+            index.restart()
+        for found in self.lines.find(index.scanned, self.tokens.end):
+            if not found.terminated and not self._accept_tail(found, mend=mend):
+                break
+            index.fold(found)
+        if mend and index.scanned == self.tokens.end - 1:
+            index.scanned = self.tokens.end
+        self.tokens.extend(index.scanned)
+        index.finish_scan()
+        if index.doubles:
+            self._judge_doubles()
+
+    def _accept_tail(self, found: Found, *, mend: bool) -> bool:
+        """Decide about an unterminated last line; true if it counts as a line."""
+        if not mend:
+            # A reader takes an acknowledged line that lost its newline, and forgets afterwards where it ended.
+            self._provisional = self.index.expects(found)
+            return self._provisional
+        if found.head is not None:
+            self.tokens.complete_line()
+            return True
+        cut = self.tokens.end - self.index.scanned
+        logger.warning("%s: %d unterminated bytes at its end were cut off", self.names.tokens, cut)
+        self.tokens.cut(self.index.scanned)
+        return False
+
+    def _judge_doubles(self) -> None:
+        """Tell calls written twice with the same content, which is harmless, from conflicts."""
+        doubles, self.index.doubles = self.index.doubles, []
+        contents = contents_of(self.lines, self.index.scanned, set(doubles))
+        self.index.add_conflicts(call_id for call_id, found in contents.items() if len(found) > 1)
+
+    def _record_news(self) -> None:
+        """Write down what catching up has found, before anything is acknowledged."""
+        if self.index.has_news and not self.index.state.retired:
+            if self.index.new_conflicts:
+                self.marker.add(self.index.new_conflicts)
+            self.write_state(self.index.current())
+
+    # ------------------------------------------------------------------------------------------ for operations
+
+    def write_state(self, state: State) -> None:
+        """Make facts durable, after the lines that the state covers."""
+        self.tokens.settle()
+        self.statefile.write(state)
+        self.statefile.settle()
+        self.index.written(state)
+
+    def mark(self, call_id: str, *, conflict: bool = False) -> None:
+        """Record durably that a call was lost or conflicts, the marker first; a call is marked once."""
+        index = self.index
+        if call_id not in (index.state.marked or ()):
+            self.marker.add([call_id])
+            index.add_marks(self._marks())
+        if conflict:
+            index.add_conflicts([call_id])
+        if index.has_news:
+            self.write_state(index.current())
+
+    def settle(self) -> None:
+        """Make everything that was found durable: rule 3 of the contract's durability rules."""
+        self.tokens.settle()
+        self.intents.settle()
+        self.marker.settle()
+        self.statefile.settle()
+
+    def content_of(self, call_id: str) -> bytes | None:
+        """The content digest of the entry in the file, None if its prompt's base is lost."""
+        if call_id not in self.index.contents:
+            found = contents_of(self.lines, self.index.scanned, {call_id}, self.index.calls)
+            if not found.get(call_id):
+                return None
+            self.index.contents[call_id] = found[call_id][0]
+        return self.index.contents[call_id]
+
+    def lost_calls(self) -> list[str]:
+        """Calls with an intent and neither entry nor refusal, and lines of the intents that name no call."""
+        index = self.index
+        answered = {record.model_call_id for record in index.state.refusals} | index.calls.keys()
+        return [call_id for call_id in self.intents.ids if call_id not in answered] + list(self.intents.invalid)
+
+    def has_records(self) -> bool:
+        """Whether lines, intents or the marker are there."""
+        with durable("look-up", self.names.tokens):
+            return any(self.root.directory.stat(name) is not None for name in self.names.records)
+
+    def remove_records(self) -> None:
+        """Remove lines, intents and marker behind a fence that is surely durable, and make that durable."""
+        self.statefile.settle()
+        self.unlink_records()
+        self.root.sync()
+
+    def unlink_records(self) -> None:
+        """Remove lines, intents and marker; durable only after a directory sync."""
+        for name in self.names.records:
+            with durable("removal", name):
+                self.root.directory.unlink(name)
+        for file in (self.tokens, self.intents, self.marker):
+            file.forget()
+        self.root.prompts.forget(self.rollout_id)
+        self.index = Index(self.statefile.state)
+
+    def unlink_fence(self) -> None:
+        """Remove the state file; durable only after a directory sync."""
+        self.statefile.unlink()
+        self.index = Index(State())
+
+    def unlink_lock(self) -> None:
+        """Remove the lock file; others who wait for it notice, because they look after they got it."""
+        with durable("removal", self.names.lock):
+            self.root.directory.unlink(self.names.lock)
+        self._release_lock()
+        self._close_lock()
+
+    # ------------------------------------------------------------------------------------------ descriptors
+
+    @property
+    def poison(self) -> DurabilityError | None:
+        """The failure after which a file could not be cut back, so that nothing known of it may be trusted."""
+        return self.tokens.poison or self.intents.poison or self.marker.poison
+
+    @property
+    def open_files(self) -> int:
+        """Descriptors kept between critical sections."""
+        held = (self.tokens, self.intents, self.marker, self.statefile)
+        return sum(file.is_open for file in held) + (self._lock is not None)
+
+    def try_release(self) -> bool:
+        """Give the descriptors away unless a critical section is running."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            for file in (self.tokens, self.intents, self.marker, self.statefile):
+                file.release()
+            self._close_lock()
+        finally:
+            self._mutex.release()
+        return True
+
+    def close(self) -> None:
+        """Give everything away for good, after the running critical section."""
+        with self._mutex:
+            for file in (self.tokens, self.intents, self.marker):
+                file.close()
+            self.statefile.release()
+            self._close_lock()
+        self.root.handles.forget(self)

@@ -1,0 +1,280 @@
+"""One rollout's journal: what the actor calls, one method an operation, each in a worker thread.
+
+1. A method that writes returns only when what it did, and what its answer rests on, is durable.
+2. A method that raises `LockBusyError` has done nothing; the actor waits on the loop and calls again.
+3. After a failed sync that could not be undone the journal is `poisoned`: every method raises, and the next actor
+   begins with a new journal that trusts nothing it did not sync itself.
+4. Readers change nothing, create nothing, repair nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import attrs
+
+from tokenstore.errors import ConflictingEntryError, TokenStoreError
+from tokenstore.journal.batch import Batch, late
+from tokenstore.journal.cursor import Cursor
+from tokenstore.journal.files import LockBusyError, RolloutFiles
+from tokenstore.journal.index import Index
+from tokenstore.journal.lifecycle import Event, Ruling, State, incomplete_reasons, rule
+from tokenstore.journal.reading import Verified, verify
+from tokenstore.journal.requests import Begin, Request
+from tokenstore.journal.root import Root
+from tokenstore.records import RefusalRecord, TokenCaptureSnapshot, TokenEntry
+
+INDEX_AFTER = 64 * 1024
+"""Bytes of lines not indexed from which a retiring actor writes the index: reading them again costs more."""
+INDEX_ALWAYS_AFTER = 64 * 1024 * 1024
+"""Bytes of lines not indexed from which a busy actor writes it, so that no restart has to read more."""
+
+
+class Journal:
+    """The operations on one rollout. Methods may be called from any thread, one at a time."""
+
+    def __init__(self, root: Root, rollout_id: str) -> None:
+        self.rollout_id = rollout_id
+        self._root = root
+        self._files = RolloutFiles(root, rollout_id)
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether the journal must be given up."""
+        return self._files.poison is not None
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Store a run of puts and begin_calls with one append and one sync a file; each request gets its own answer.
+
+        Raises:
+            DurabilityError: The disk failed; no request without an error of its own may be acknowledged.
+        """
+        for request in requests:
+            request.prepare(self._root.config.max_entry_bytes)
+        waiting = [request for request in requests if request.error is None]
+        if not waiting:
+            return
+        with self._section() as index:
+            if any(isinstance(request, Begin) for request in waiting):
+                self._files.intents.catch_up()
+            batch = Batch(self._files)
+            for request in waiting:
+                batch.add(request)
+            batch.write()
+            self._root.counters.batches += 1
+            if self._unindexed(index) > INDEX_ALWAYS_AFTER:
+                self._write_index()
+
+    def refuse(self, call_id: str, code: str | None, created_at: float) -> None:
+        """Record that the engine refused a call, which settles its intent."""
+        with self._section() as index:
+            ruling = rule(self._classify_refusal(index.state, call_id, code), index.state.status)
+            if ruling is Ruling.RECORD:
+                record = RefusalRecord(model_call_id=call_id, code=code, created_at=created_at)
+                state = index.current()
+                refusals = (*state.refusals, record)
+                self._files.write_state(attrs.evolve(state, refusals=refusals, version=state.version + 1))
+            elif ruling is Ruling.CONFLICT_MARK:
+                self._files.mark(call_id, conflict=True)
+                self._root.counters.conflicts += 1
+            self._files.settle()
+            if ruling is Ruling.CONFLICT_MARK:
+                problem = "has an entry, so it was not refused; the rollout is now incomplete"
+                raise ConflictingEntryError(self.rollout_id, call_id, problem)
+            if ruling is Ruling.CONFLICT:
+                raise ConflictingEntryError(self.rollout_id, call_id, "was refused before with another code")
+            self._check_late(ruling)
+
+    def _classify_refusal(self, state: State, call_id: str, code: str | None) -> Event:
+        if call_id in self._files.index.calls:
+            return Event.REFUSE_ANSWERED
+        before = state.refusal_of(call_id)
+        if before is None:
+            return Event.REFUSE_NEW
+        return Event.REFUSE_SAME if before.code == code else Event.REFUSE_OTHER
+
+    def mark(self, call_id: str, *, only_if_open: bool = False) -> None:
+        """Record that a call was lost; of a frozen rollout too, unless it is to be left alone."""
+        with self._section() as index:
+            ruling = rule(Event.MARK_IF_OPEN if only_if_open else Event.MARK, index.state.status)
+            self._check_late(ruling)
+            if ruling is Ruling.RECORD:
+                self._files.mark(call_id)
+                self._files.settle()
+
+    # ------------------------------------------------------------------------------------------ consuming
+
+    def freeze(self) -> TokenCaptureSnapshot:
+        """Verify everything, then flip the state, so that a rollout is never frozen and unreadable."""
+        with self._section() as index:
+            ruling = rule(Event.FREEZE, index.state.status)
+            self._check_late(ruling)
+            self._files.intents.catch_up()
+            self._files.settle()
+            verified = self._verify(index)
+            if ruling is Ruling.RECORD:
+                self._files.write_state(self._sealed(index, verified))
+            return self._snapshot(index.current(), verified)
+
+    def _sealed(self, index: Index, verified: Verified) -> State:
+        state = self._with_findings(index, verified)
+        reasons = self._reasons(state, verified, self._files.lost_calls())
+        return attrs.evolve(
+            state,
+            frozen=True,
+            incomplete=bool(reasons),
+            snapshot_id=secrets.token_hex(16),
+            version=state.version + 1,
+            entry_digests=verified.digests,
+            verdict=reasons,
+        )
+
+    def peek(self) -> TokenCaptureSnapshot:
+        """Give what freeze would, calls in flight apart, and change nothing."""
+        with self._section(shared=True) as index:
+            self._check_late(rule(Event.READ, index.state.status))
+            self._files.intents.catch_up("read")
+            verified = self._verify(index)
+            return self._snapshot(self._with_findings(index, verified), verified)
+
+    def is_incomplete(self) -> bool:
+        """Whether state or marker say that something was lost."""
+        with self._section(shared=True) as index:
+            return index.state.incomplete or self._files.marker.is_open
+
+    def open_cursor(self) -> Cursor:
+        """Fix where a reading of the entries one by one ends."""
+        with self._section(shared=True) as index:
+            self._check_late(rule(Event.READ, index.state.status))
+            return Cursor(self._files, index)
+
+    def read_slice(self, cursor: Cursor) -> list[TokenEntry]:
+        """Read on from a cursor; an empty list means the end.
+
+        Raises:
+            TokenCaptureRetiredError: The rollout was removed meanwhile, or removed and made anew.
+        """
+        with self._section(shared=True) as index:
+            self._check_late(rule(Event.READ, index.state.status))
+            return cursor.read_on(self._files)
+
+    def _verify(self, index: Index) -> Verified:
+        return verify(self._files.lines, self._files.tokens.size, index.calls)
+
+    @staticmethod
+    def _with_findings(index: Index, verified: Verified) -> State:
+        """The facts with what this reading found; a sealed rollout is masked by it, and nothing is written."""
+        if index.state.status == "open":
+            index.add_damage(verified.reasons)
+        return index.current()
+
+    def _reasons(self, state: State, verified: Verified, lost_calls: list[str]) -> tuple[str, ...]:
+        return incomplete_reasons(state, lost_calls, list(verified.reasons), marker=self._files.marker.is_open)
+
+    def _snapshot(self, state: State, verified: Verified) -> TokenCaptureSnapshot:
+        lost = self._files.lost_calls() if state.verdict is None else []
+        reasons = self._reasons(state, verified, lost if state.frozen else [])
+        return TokenCaptureSnapshot(
+            rollout_id=self.rollout_id,
+            entries=verified.entries,
+            incomplete=bool(reasons),
+            snapshot_id=state.snapshot_id,
+            version=state.version,
+            refusals=state.refusals,
+            incomplete_reasons=reasons,
+            open_calls=() if state.frozen else tuple(lost),
+            frozen=state.frozen,
+        )
+
+    # ------------------------------------------------------------------------------------------ removing
+
+    def drop(self, snapshot_id: str, version: int) -> bool:
+        """Remove the records of a frozen rollout behind a fence, if it is still the one that was frozen."""
+        with self._section(for_removal=True) as index:
+            state = index.state
+            match = state.frozen and (state.snapshot_id, state.version) == (snapshot_id, version)
+            ruling = rule(Event.DROP_MATCH if match else Event.DROP_OTHER, state.status)
+            if ruling is Ruling.RECORD:
+                self._files.write_state(state.fence())
+            self._files.statefile.settle()
+            if self._files.index.state.retired:
+                self._files.remove_records()
+            return ruling is not Ruling.NO
+
+    def fence(self) -> bool:
+        """First step of a removal: put the fence up, durable with the next directory sync; tell if records exist."""
+        with self._section(for_removal=True) as index:
+            existed = self._files.has_records()
+            if not index.state.retired:
+                self._files.statefile.write(index.current().fence())
+                index.written(self._files.statefile.state)
+            self._files.statefile.settle(sync_directory=False)
+            return existed
+
+    def remove_records(self) -> None:
+        """Second step: take the records away, if the rollout is still fenced; durable with the next directory sync."""
+        with self._section(for_removal=True) as index:
+            if index.state.retired:
+                self._files.unlink_records()
+
+    def remove_fence(self) -> None:
+        """Third step, of a delete: take the fence away, if it is still one and hides nothing."""
+        with self._section(for_removal=True) as index:
+            if index.state.retired and not self._files.has_records():
+                self._files.unlink_fence()
+
+    def remove_lock(self) -> None:
+        """Last step, of a delete: take the lock file away, if the rollout is gone."""
+        with self._section(for_removal=True):
+            if not self._files.statefile.exists and not self._files.has_records():
+                self._files.unlink_lock()
+
+    # ------------------------------------------------------------------------------------------ idling
+
+    def offer_index(self) -> None:
+        """Write the index if enough is not indexed, so that nobody reads those lines again; else do nothing."""
+        if self.poisoned or self._unindexed(self._files.index) <= INDEX_AFTER:
+            return
+        with suppress(LockBusyError, TokenStoreError, OSError), self._section() as index:
+            if self._unindexed(index) > INDEX_AFTER:
+                self._write_index()
+
+    def _unindexed(self, index: Index) -> int:
+        if index.state.status != "open" or index.state.indexed_size is None:
+            return 0
+        return self._files.tokens.size - index.state.indexed_size
+
+    def _write_index(self) -> None:
+        """Replace the state by one that covers all lines. It is only an index: its name may be lost in a crash."""
+        with suppress(TokenStoreError):
+            self._files.tokens.settle()
+            self._files.statefile.write(self._files.index.current())
+            self._files.index.written(self._files.statefile.state)
+
+    def close(self) -> None:
+        """Give all descriptors away, after the running critical section."""
+        self._files.close()
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    @contextmanager
+    def _section(self, *, shared: bool = False, for_removal: bool = False) -> Iterator[Index]:
+        if self._files.poison:
+            raise self._files.poison
+        try:
+            if shared:
+                with self._files.shared() as index:
+                    yield index
+            else:
+                with self._files.exclusive(for_removal=for_removal) as index:
+                    yield index
+        finally:
+            self._root.handles.keep(self._files)
+
+    def _check_late(self, ruling: Ruling) -> None:
+        if ruling in (Ruling.FROZEN, Ruling.RETIRED):
+            raise late(ruling, self.rollout_id)

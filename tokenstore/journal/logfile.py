@@ -1,0 +1,268 @@
+"""A file of lines that only grows: entries, intents or the marker. Used under the rollout's lock.
+
+1. What `append` returned from is on the disk: whole bytes, then `fdatasync`, and the name by a sync of the directory.
+2. Bytes at the end that this process did not sync itself may sit in pages whose sync failed in another process and that
+   the kernel now calls clean. So the lines within the last 8 MiB of such bytes, at least the last line, are written
+   again in place before anything is synced: a plain fsync would lie. Each batch is synced before the next is appended,
+   so nothing further back can be unsynced.
+3. After a failed write the file is cut back to where it was when this process had the lock and had caught up, never
+   lower: below may be what others acknowledged. After a failed sync it is cut back too, and never synced again as if
+   nothing had happened. If cutting back fails, the file is poisoned: its user must start anew, with rule 2.
+4. A file is the same for sure only while its descriptor is held. After the descriptor was given away, it counts as the
+   same if device, inode, size and the bytes of its last line agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from tokenstore.errors import DurabilityError
+from tokenstore.journal.disk import Access, File
+from tokenstore.journal.root import Root, durable
+
+REWRITTEN = 8 * 1024 * 1024
+"""Bytes of another process's lines that may be unsynced: a batch is no longer, unless it is one line."""
+CHUNK = 1024 * 1024
+"""Bytes read or copied in one go."""
+
+
+class _Fingerprint(NamedTuple):
+    """What a file was when its descriptor was given away."""
+
+    identity: tuple[int, int]
+    size: int
+    last_line: bytes
+
+
+def write_all(file: File, offset: int, data: bytes) -> None:
+    """Write all bytes at an offset, however short the single writes are."""
+    view = memoryview(data)
+    while view:
+        written = file.write(offset, view)
+        offset += written
+        view = view[written:]
+
+
+class LogFile:
+    """One file of lines: known and whole up to `size`, and up to `end` when it was last looked at."""
+
+    def __init__(self, root: Root, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self.end = 0
+        self.identity = (0, 0)
+        self.poison: DurabilityError | None = None
+        self._root = root
+        self._file: File | None = None
+        self._writable = False
+        self._fingerprint: _Fingerprint | None = None
+        self._synced = 0
+        self._named = False
+        self._stale = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a descriptor is kept."""
+        return self._file is not None
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether known bytes or the name are not, for sure, made durable by this process."""
+        return self._file is not None and (self._stale or self._synced < self.size or not self._named)
+
+    def refresh(self, access: Access = "write") -> bool:
+        """Look whether the file is still the one it was; if not, forget everything and open what is there.
+
+        Args:
+            access: `read` for those who must change nothing, also where nothing can be changed.
+
+        Returns:
+            True if it is the same as far as it was known; it may have grown up to `end`.
+        """
+        with durable("opening", self.name):
+            now = self._root.directory.stat(self.name)
+            if now is None:
+                return self._forget()
+            self.end = now.size
+            if access == "write" and not self._writable:
+                self.release()
+            if self._file is not None:
+                if self.identity == now.identity and now.size >= self.size:
+                    return True
+                self._forget()
+                self._open(access)
+                return False
+            return self._recognise(self._open(access))
+
+    def _open(self, access: Access) -> File:
+        self._file = self._root.directory.open(self.name, access)
+        self._writable = access != "read"
+        now = self._file.stat()
+        self.identity, self.end = now.identity, now.size
+        return self._file
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes, fewer at the end of the file."""
+        if self._file is None:
+            return b""
+        with durable("read", self.name):
+            return self._file.read(offset, size)
+
+    def extend(self, size: int) -> None:
+        """Take lines of others, up to `size`, as known."""
+        self.size = size
+
+    def complete_line(self) -> None:
+        """Give a whole last line the newline that it lacks."""
+        if self._file is not None:
+            with durable("write", self.name):
+                write_all(self._file, self.end, b"\n")
+            self.end += 1
+
+    def cut(self, size: int) -> None:
+        """Cut off an unterminated tail, which was never acknowledged."""
+        if self._file is not None:
+            with durable("cutting", self.name):
+                self._file.truncate(size)
+            self.size = self.end = size
+            self._synced = min(self._synced, size)
+            self._stale = True
+
+    def append(self, data: bytes) -> None:
+        """Add whole lines and make them, and all before them, durable; the file is made if it is not there.
+
+        Raises:
+            DurabilityError: The lines are not in the file, or the file is poisoned.
+        """
+        file = self._file
+        if file is None:
+            with durable("opening", self.name):
+                file = self._open("create")
+        start = self._first_unsynced()
+        self._write(file, start, data)
+        self._sync(file, start)
+        self.size += len(data)
+        self.end = self._synced = self.size
+        self._stale = False
+        self._settle_name()
+
+    def settle(self) -> None:
+        """Make what was found durable: rule 2 without an append."""
+        if self._file is not None and (self._stale or self._synced < self.size):
+            self.append(b"")
+        elif self._file is not None:
+            self._settle_name()
+
+    def forget(self) -> None:
+        """Let go of all that was known, because the file was removed."""
+        self._forget()
+
+    def release(self) -> None:
+        """Give the descriptor away, remembering enough to recognise the file."""
+        if self._file is None:
+            return
+        try:
+            self._fingerprint = _Fingerprint(self.identity, self.size, self._last_line(self._file))
+        except OSError:
+            self._fingerprint = None
+        self._file.close()
+        self._file = None
+
+    def close(self) -> None:
+        """Give the descriptor away for good."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _forget(self) -> bool:
+        """Let go of all that was known; tell whether that was nothing."""
+        known = self._file is not None or self._fingerprint is not None
+        self.close()
+        self._fingerprint = None
+        self.size = self.end = self._synced = 0
+        self._named = self._stale = False
+        return not known
+
+    def _recognise(self, file: File) -> bool:
+        """Tell, with a fresh descriptor, whether this is the file whose descriptor was given away."""
+        known, self._fingerprint = self._fingerprint, None
+        if known is None:
+            return True
+        same = known.identity == self.identity and known.size <= self.end and self._last_line(file) == known.last_line
+        if not same:
+            self.size = self._synced = 0
+            self._named = self._stale = False
+        return same
+
+    def _last_line(self, file: File) -> bytes:
+        """sha256 of the last known line."""
+        digest = hashlib.sha256()
+        offset = self._start_of_last_line(file, self.size)
+        while offset < self.size and (part := file.read(offset, min(CHUNK, self.size - offset))):
+            digest.update(part)
+            offset += len(part)
+        return digest.digest()
+
+    def _start_of_last_line(self, file: File, end: int) -> int:
+        """Search backwards for the newline before the last line."""
+        position = end - 1
+        while position > 0:
+            start = max(0, position - CHUNK)
+            found = file.read(start, position - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            position = start
+        return 0
+
+    def _first_unsynced(self) -> int:
+        """Where rewriting must begin: see rule 2."""
+        if self._file is None or self._synced >= self.size:
+            return self.size
+        with durable("read", self.name):
+            last = self._start_of_last_line(self._file, self.size)
+            if self.size - last < REWRITTEN < self.size:
+                last = self._end_of_line(self._file, self.size - REWRITTEN - 1)
+            elif self.size <= REWRITTEN:
+                last = 0
+        return max(self._synced, last)
+
+    def _end_of_line(self, file: File, offset: int) -> int:
+        """Search forwards for the end of the line that holds an offset; a newline is known to follow."""
+        while True:
+            found = file.read(offset, CHUNK).find(b"\n")
+            if found >= 0:
+                return offset + found + 1
+            offset += CHUNK
+
+    def _write(self, file: File, start: int, data: bytes) -> None:
+        try:
+            for offset in range(start, self.size, CHUNK):
+                write_all(file, offset, file.read(offset, min(CHUNK, self.size - offset)))
+            write_all(file, self.size, data)
+        except OSError as error:
+            raise self._cut_back(file, DurabilityError("write", self.name, error)) from error
+
+    def _sync(self, file: File, start: int) -> None:
+        self._root.counters.fsyncs += 1
+        try:
+            file.datasync()
+        except OSError as error:
+            self._synced = min(self._synced, start)
+            self._stale = True
+            raise self._cut_back(file, DurabilityError("sync", self.name, error)) from error
+
+    def _cut_back(self, file: File, failure: DurabilityError) -> DurabilityError:
+        """Undo a failed append, never below what was there: rule 3. Gives the failure back, to be raised."""
+        try:
+            file.truncate(self.end)
+            self._root.counters.fsyncs += 1
+            file.sync()
+        except OSError:
+            self.poison = failure
+        return failure
+
+    def _settle_name(self) -> None:
+        if not self._named:
+            self._root.sync()
+            self._named = True

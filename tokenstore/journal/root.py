@@ -1,0 +1,144 @@
+"""What all journals of a host share: the directory, its syncs, the budget of descriptors, the cache of prompts.
+
+Everything here is safe to use from several worker threads at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from tokenstore.codec import PromptCache
+from tokenstore.config import StoreConfig
+from tokenstore.errors import DurabilityError, TokenStoreError
+from tokenstore.journal.disk import Directory
+
+
+@contextmanager
+def durable(operation: str, file: str) -> Iterator[None]:
+    """Turn an operating system error into one that says what failed and that nothing was acknowledged."""
+    try:
+        yield
+    except TokenStoreError:
+        raise
+    except OSError as error:
+        raise DurabilityError(operation, file, error) from error
+
+
+class Counters:
+    """What the journals of a host have done; plain numbers, exact enough for statistics."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self.batches = 0
+        self.fsyncs = 0
+        self.conflicts = 0
+        self.poisoned = 0
+
+
+class Holder(Protocol):
+    """A journal that keeps descriptors between its critical sections."""
+
+    @property
+    def open_files(self) -> int:
+        """How many it keeps."""
+        ...
+
+    def try_release(self) -> bool:
+        """Close them, unless a critical section is running; tell whether it was done."""
+        ...
+
+
+class HandleBudget:
+    """Keeps the descriptors of the journals used last, least recently used out first.
+
+    A running critical section never waits for a place: what it has open is counted when it ends.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._kept: OrderedDict[Holder, int] = OrderedDict()
+        self._guard = threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Descriptors kept now."""
+        return self._total
+
+    def keep(self, holder: Holder) -> None:
+        """Note what a journal keeps, as the one used last, and close others' if that is too much."""
+        with self._guard:
+            self._note(holder, holder.open_files)
+            victims = self._excess()
+        for victim in victims:
+            if not victim.try_release():
+                with self._guard:
+                    self._note(victim, victim.open_files)
+
+    def _excess(self) -> list[Holder]:
+        """Take out the holders used least recently until the rest is within the limit."""
+        victims = []
+        while self._total > self._limit:
+            victim = next(iter(self._kept))
+            self._note(victim, 0)
+            victims.append(victim)
+        return victims
+
+    def forget(self, holder: Holder) -> None:
+        """Note that a journal keeps nothing any more."""
+        with self._guard:
+            self._note(holder, 0)
+
+    def _note(self, holder: Holder, count: int) -> None:
+        self._total += count - self._kept.pop(holder, 0)
+        if count:
+            self._kept[holder] = count
+
+
+class Root:
+    """The store's directory with what is shared by the journals in it."""
+
+    def __init__(self, directory: Directory, config: StoreConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.counters = Counters()
+        self.prompts = PromptCache()
+        self.handles = HandleBudget(config.max_open_files)
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
+        self._begun = 0
+        self._failure: tuple[int, DurabilityError] | None = None
+
+    def sync(self) -> None:
+        """Make the names in the directory durable: return when a sync that began after this call has ended.
+
+        Whoever comes while one is running shares the next one. If it fails, it fails all who waited for it; names live
+        in the file system's journal, so trying again is honest.
+        """
+        with self._guard:
+            wanted = self._begun + 1
+        with self._turn:
+            if self._begun >= wanted:
+                if self._failure and self._failure[0] >= wanted:
+                    raise self._failure[1]
+                return
+            with self._guard:
+                self._begun += 1
+            self._sync_now()
+
+    def _sync_now(self) -> None:
+        self.counters.fsyncs += 1
+        try:
+            with durable("sync", "the store's directory"):
+                self.directory.sync()
+        except DurabilityError as error:
+            self._failure = self._begun, error
+            raise
+
+    def close(self) -> None:
+        """Close the directory; journals must be closed before."""
+        self.directory.close()

@@ -1,0 +1,224 @@
+"""The state file: one JSON object, replaced atomically, its descriptor kept so that its identity is sure.
+
+A crash at any step of a replace leaves the old state or the new one, since the temporary file is synced before it is
+moved. What the bytes mean is decided by `parse_state`; it never raises, since a state that cannot be understood is a
+fact about the rollout (`state_lost`), not an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from tokenstore.codec import dumps, loads
+from tokenstore.journal.disk import File, FileStat
+from tokenstore.journal.layout import TEMPORARY_PREFIX
+from tokenstore.journal.lifecycle import State
+from tokenstore.journal.logfile import write_all
+from tokenstore.journal.root import Root, durable
+from tokenstore.records import RefusalRecord
+
+OUR_KEY = "tokenstore"
+_CHUNK = 1024 * 1024
+_FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
+
+
+def parse_state(data: bytes) -> State:
+    """Understand the bytes of a state file, whoever wrote it.
+
+    Bytes that are no JSON object give an open state with the damage `state_lost`; so does a known key with a value of
+    the wrong kind, which is then left out.
+    """
+    try:
+        value = loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        return State(incomplete=True, damage=("state_lost",))
+    known = {name: value[name] for name in _FIELDS if name in value}
+    ours = value.get(OUR_KEY)
+    state, intact = _build(known, ours if isinstance(ours, dict) else {})
+    unknown = {name: item for name, item in value.items() if name not in _FIELDS}
+    state = attrs.evolve(state, unknown=unknown)
+    if intact:
+        return state
+    return attrs.evolve(state, incomplete=True, damage=tuple(dict.fromkeys([*state.damage, "state_lost"])))
+
+
+def _build(known: dict[str, Any], ours: dict[str, Any]) -> tuple[State, bool]:
+    """Take the values of the right kind, and tell whether all were."""
+    fields: dict[str, Any] = {}
+    intact = True
+    for name, kind in (("frozen", bool), ("retired", bool), ("incomplete", bool), ("snapshot_id", str)):
+        if isinstance(known.get(name, kind()), kind):
+            fields[name] = known.get(name, kind())
+        else:
+            intact = False
+    if _is_count(known.get("version", 0)):
+        fields["version"] = known.get("version", 0)
+    else:
+        intact = False
+    indexed = _is_count(known.get("indexed_size")) and _is_digests(known.get("entry_digests"))
+    fields["indexed_size"] = known["indexed_size"] if indexed else None
+    fields["entry_digests"] = known["entry_digests"] if indexed else {}
+    refusals = _refusals(known.get("refusals", []))
+    fields["refusals"] = refusals or ()
+    fields["marked"] = _texts(ours.get("marked"))
+    fields["conflicts"] = _texts(ours.get("conflicts")) or ()
+    fields["damage"] = _texts(ours.get("damage")) or ()
+    fields["verdict"] = _texts(ours.get("verdict"))
+    return State(**fields), intact and refusals is not None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_digests(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values())
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        return None
+    return tuple(value)
+
+
+def _refusals(value: object) -> tuple[RefusalRecord, ...] | None:
+    if not isinstance(value, list):
+        return None
+    try:
+        return tuple(RefusalRecord(**record) for record in value)
+    except (TypeError, ValueError):
+        return None
+
+
+def render_state(state: State) -> bytes:
+    """Write a state as the bytes of its file."""
+    ours = {"marked": list(state.marked or ()), "conflicts": list(state.conflicts), "damage": list(state.damage)}
+    if state.verdict is not None:
+        ours["verdict"] = list(state.verdict)
+    theirs = state.unknown.get(OUR_KEY)
+    value = {
+        **state.unknown,
+        **{name: getattr(state, name) for name in _FIELDS},
+        "refusals": [attrs.asdict(record) for record in state.refusals],
+        OUR_KEY: {**(theirs if isinstance(theirs, dict) else {}), **ours},
+    }
+    return dumps(value) + b"\n"
+
+
+class StateFile:
+    """The state of one rollout, read again whenever the file may be another one. Used under the rollout's lock."""
+
+    def __init__(self, root: Root, name: str) -> None:
+        self.name = name
+        self.state = State()
+        self._root = root
+        self._file: File | None = None
+        self._seen: FileStat | None = None
+        self._synced = False
+        self._named = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a descriptor is kept."""
+        return self._file is not None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the file was there when it was last looked at or written."""
+        return self._seen is not None
+
+    def refresh(self) -> bool:
+        """Read the file again if it is not, for sure, the one last read or written.
+
+        Returns:
+            True if the facts are still the ones they were.
+        """
+        with durable("look-up", self.name):
+            now = self._root.directory.stat(self.name)
+        if now == self._seen and (now is None or self._file is not None):
+            return True
+        before, seen = self.state, self._seen
+        self._load()
+        same = self.state == before
+        if not same or seen != self._seen:
+            self._synced = self._named = False
+        return same
+
+    def _load(self) -> None:
+        self.release()
+        with durable("read", self.name):
+            try:
+                self._file = self._root.directory.open(self.name, "read")
+            except FileNotFoundError:
+                self._seen, self.state = None, State()
+                return
+            self._seen = self._file.stat()
+            self.state = parse_state(_read_all(self._file))
+
+    def write(self, state: State) -> None:
+        """Replace the file: temporary, fsync, rename. The name is durable only after a directory sync."""
+        with durable("write", self.name):
+            temporary, file = self._root.directory.create_temporary(TEMPORARY_PREFIX)
+            try:
+                write_all(file, 0, render_state(state))
+                self._root.counters.fsyncs += 1
+                file.sync()
+                self._root.directory.replace(temporary, self.name)
+                seen = file.stat()
+            except OSError:
+                file.close()
+                self._discard(temporary)
+                raise
+        self.release()
+        self._file, self._seen, self.state = file, seen, state
+        self._synced, self._named = True, False
+
+    def settle(self, *, sync_directory: bool = True) -> None:
+        """Make what was found or written durable, unless this process has done so since it was another file.
+
+        Args:
+            sync_directory: False if the caller syncs the directory for many rollouts at once.
+        """
+        if self._file is None:
+            return
+        if not self._synced:
+            with durable("sync", self.name):
+                self._root.counters.fsyncs += 1
+                self._file.sync()
+            self._synced = True
+        if sync_directory and not self._named:
+            self._root.sync()
+            self._named = True
+
+    def unlink(self) -> None:
+        """Remove the file; its removal is durable only after a directory sync."""
+        with durable("removal", self.name):
+            self._root.directory.unlink(self.name)
+        self.release()
+        self._seen, self.state = None, State()
+
+    def release(self) -> None:
+        """Close the descriptor; the next use reads the file again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _discard(self, temporary: str) -> None:
+        """Remove a temporary file that will not be moved; if even that fails, `repair` removes it later."""
+        try:
+            self._root.directory.unlink(temporary)
+        except OSError:
+            return
+
+
+def _read_all(file: File) -> bytes:
+    parts: list[bytes] = []
+    offset = 0
+    while part := file.read(offset, _CHUNK):
+        parts.append(part)
+        offset += len(part)
+    return b"".join(parts)
