@@ -7,6 +7,7 @@ cattrs, and nothing above knows that a stored prompt may be a base and a rest.
 
 from __future__ import annotations
 
+from tokenstore.codec.checks import check_text
 from tokenstore.codec.content import content_digest
 from tokenstore.codec.line import (
     DamagedLineError,
@@ -34,6 +35,7 @@ __all__ = [
     "StoredLine",
     "UnacceptableLineError",
     "check_entry",
+    "check_text",
     "content_digest",
     "decode_entry",
     "decode_line",

@@ -34,10 +34,11 @@ def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
         InvalidEntryError: An id is not an int in 0 .. 2**32 - 1; the message has its position.
     """
     packed = array("I")
-    for part in slices(ids):
+    for given in slices(ids):
+        part = given
         # array() takes True, and anything with __index__, so the types are looked at too.
         if set(map(type, part)) - {int}:
-            part = [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(part)]  # noqa: PLW2901
+            part = [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(part)]
         try:
             packed.extend(array("I", part))
         except OverflowError:
@@ -53,9 +54,10 @@ def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[flo
         InvalidEntryError: A value is not a finite real number; the message has its position.
     """
     floats: list[float] = []
-    for part in slices(values):
+    for given in slices(values):
+        part = given
         if set(map(type, part)) - {float}:
-            part = [_plain_float(value, len(floats) + at, field, call_id) for at, value in enumerate(part)]  # noqa: PLW2901
+            part = [_plain_float(value, len(floats) + at, field, call_id) for at, value in enumerate(part)]
         if not all(map(math.isfinite, part)):
             at = next(at for at, value in enumerate(part) if not math.isfinite(value))
             _refuse(field, f"position {len(floats) + at} holds {part[at]}, it must be finite", call_id)
@@ -113,6 +115,17 @@ def _check_unicode(text: str, field: str, call_id: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         _refuse(field, f"holds a lone surrogate at position {error.start} of a string, which is no UTF-8", call_id)
+
+
+def check_text(value: str | None, field: str, call_id: str) -> None:
+    """Check a text that goes beside entries.
+
+    Raises:
+        InvalidEntryError: It is neither a string that UTF-8 can carry nor None.
+    """
+    if value is not None and not isinstance(value, str):
+        _refuse(field, f"is of type {type(value).__name__}, it must be a string or None", call_id)
+    check_json(value, field, call_id)
 
 
 def check_json_fields(entry: TokenEntry) -> None:

@@ -113,6 +113,10 @@ class Directory(Protocol):
         """List the names in the directory, in no order."""
         ...
 
+    def clock_ns(self) -> int:
+        """The file system's clock: the mtime of a file made now, in nanoseconds. Never this machine's clock."""
+        ...
+
     def sync(self) -> None:
         """Make the names durable (`fsync` of the directory)."""
         ...
@@ -149,10 +153,15 @@ os.register_at_fork(after_in_child=_close_inherited)
 class _Descriptor:
     """A descriptor that is closed once, and closed by a forked child."""
 
+    _fd = -1
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._pid = os.getpid()
         _inheritable.add(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -238,9 +247,25 @@ class OsDirectory(_Descriptor):
         return True
 
     def names(self) -> Iterator[str]:
-        with os.scandir(self._fd) as listing:
-            for entry in listing:
-                yield entry.name
+        # A descriptor of its own: a duplicate would share its place with every other listing.
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            with os.scandir(fd) as listing:
+                for entry in listing:
+                    yield entry.name
+        finally:
+            os.close(fd)
+
+    def clock_ns(self) -> int:
+        try:
+            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        except OSError:
+            # No such file can be made here, so nothing can be newer than what is here.
+            return max([0, *(info.mtime_ns for name in self.names() if (info := self.stat(name)))])
+        try:
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            os.close(fd)
 
     def sync(self) -> None:
         os.fsync(self._fd)

@@ -135,7 +135,10 @@ class RolloutFiles:
 
     def _release_lock(self) -> None:
         if self._lock is not None:
-            self._lock.unlock()
+            try:
+                self._lock.unlock()
+            except OSError:
+                self._close_lock()  # closing the only descriptor gives the lock back too
 
     def _close_lock(self) -> None:
         if self._lock is not None:

@@ -102,10 +102,10 @@ class HandleBudget:
 class Root:
     """The store's directory with what is shared by the journals in it."""
 
-    def __init__(self, directory: Directory, config: StoreConfig) -> None:
+    def __init__(self, directory: Directory, config: StoreConfig, counters: Counters | None = None) -> None:
         self.directory = directory
         self.config = config
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self.prompts = PromptCache()
         self.handles = HandleBudget(config.max_open_files)
         self._guard = threading.Lock()
@@ -138,7 +138,3 @@ class Root:
         except DurabilityError as error:
             self._failure = self._begun, error
             raise
-
-    def close(self) -> None:
-        """Close the directory; journals must be closed before."""
-        self.directory.close()

@@ -162,6 +162,9 @@ class FailingDirectory:
         self._disk.check("unlink", name)
         return self._inner.unlink(name)
 
+    def clock_ns(self) -> int:
+        return self._inner.clock_ns()
+
     def names(self) -> Iterator[str]:
         self._disk.check("names", "")
         return self._inner.names()

@@ -265,6 +265,11 @@ class SimulatedDirectory:
             names.change(source, target, inode)
             self._machine.drop(old)
 
+    def clock_ns(self) -> int:
+        with self._machine.mutex:
+            self._use()
+            return self._machine.now_ns
+
     def unlink(self, name: str) -> bool:
         with self._machine.mutex:
             names = self._use()

@@ -1,0 +1,207 @@
+"""From one event loop or thread into another: how callers reach a host that is not their own.
+
+Nobody blocks an event loop: a task is started in the host's loop from outside, and its caller is woken through the loop
+it waits in, or through a plain lock if it is a thread. anyio can start a foreign task only by waiting for it, so the
+one call that both loops offer for that, each under its own name, is used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from tokenstore.errors import StoreClosedError
+from tokenstore.hosting import Host
+
+T = TypeVar("T")
+
+
+def call_soon(token: anyio.lowlevel.EventLoopToken, function: Callable[[], object]) -> bool:
+    """Have a function called inside an event loop, from any thread, without waiting; false if that loop has ended.
+
+    It runs in a context of its own: asyncio would hand over the caller's, which may say that the loop is a trio one.
+    """
+    loop: Any = token.native_token
+    schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    try:
+        schedule(Context().run, function)
+    except RuntimeError:  # asyncio: the loop is closed; trio's RunFinishedError is one too
+        return False
+    return True
+
+
+class _Crossing(Generic[T]):
+    """One call on its way into a host's loop and back."""
+
+    def __init__(self, function: Callable[[Host], Awaitable[T]], wake: Callable[[], object]) -> None:
+        self._function = function
+        self._wake = wake
+        self._scope: anyio.CancelScope | None = None
+        self._cancelled = False
+        self._finished = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    async def run(self, host: Host) -> None:
+        """In the host's loop: do it. Errors go to the caller."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._cancelled:
+                    self._result = await self._function(host)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            self._error = error
+        finally:
+            self.finish()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wake the caller, once."""
+        if not self._finished:
+            self._finished = True
+            self._error = self._error or error
+            self._wake()
+
+    def cancel(self) -> None:
+        """In the host's loop: the caller does not wait any more."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def outcome(self) -> T:
+        """What came of it, once the caller was woken."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # it is a T when there was no error
+
+
+class Gate:
+    """The way into one host, for everybody who is not in its loop."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._crossings: set[_Crossing[Any]] = set()
+        self._guard = threading.Lock()
+        self._shut = False
+        self._watchers: list[Callable[[], object]] = []
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Run the host until it is closed, and leave nobody waiting behind it."""
+        try:
+            await self.host.run(task_status=task_status)
+        finally:
+            self._shut_now()
+
+    def wait(self, function: Callable[[Host], Awaitable[T]]) -> T:
+        """From a thread: run a function in the host's loop and block until it is done."""
+        done = threading.Event()
+        crossing: _Crossing[T] = _Crossing(function, done.set)
+        self._enter(crossing)
+        done.wait()
+        return crossing.outcome()
+
+    async def cross(self, function: Callable[[Host], Awaitable[T]]) -> T:
+        """From another event loop: run a function in the host's loop and await it. Cancelling cancels it there."""
+        done = anyio.Event()
+        here = anyio.lowlevel.current_token()
+        crossing: _Crossing[T] = _Crossing(function, lambda: call_soon(here, done.set))
+        self._enter(crossing)
+        try:
+            await done.wait()
+        except BaseException:
+            call_soon(self.host.token, crossing.cancel)
+            raise
+        return crossing.outcome()
+
+    def _enter(self, crossing: _Crossing[Any]) -> None:
+        with self._guard:
+            shut = self._shut or not call_soon(self.host.token, lambda: self._start(crossing))
+            if not shut:
+                self._crossings.add(crossing)
+        if shut:
+            crossing.finish(StoreClosedError("the store is closed; build a new TokenCaptureStore"))
+
+    def _start(self, crossing: _Crossing[Any]) -> None:
+        async def run() -> None:
+            try:
+                await crossing.run(self.host)
+            finally:
+                with self._guard:
+                    self._crossings.discard(crossing)
+
+        try:
+            self.host.start_soon(run)
+        except StoreClosedError as error:
+            crossing.finish(error)
+
+    async def close(self) -> None:
+        """From any event loop: have every queued message finished and the host ended. Again is a no-op."""
+        done = anyio.Event()
+        here = anyio.lowlevel.current_token()
+        with self._guard:
+            if self._shut:
+                return
+            self._watchers.append(lambda: call_soon(here, done.set))
+        if call_soon(self.host.token, self.host.begin_close):
+            await done.wait()
+
+    def _shut_now(self) -> None:
+        """Nobody comes through any more, and who is inside fails: the host has ended."""
+        with self._guard:
+            self._shut = True
+            inside, self._crossings = self._crossings, set()
+            watchers, self._watchers = self._watchers, []
+        for wake in watchers:
+            wake()
+        for crossing in inside:
+            crossing.finish(StoreClosedError("the store was closed; the outcome of this call is unknown"))
+
+
+class HostThread:
+    """A host in an event loop of its own, in a daemon thread.
+
+    The worker threads that anyio starts from it are daemons too, since that is inherited, so leaving the process
+    without closing never hangs; what was not acknowledged is lost with it.
+    """
+
+    def __init__(self, make_host: Callable[[], Awaitable[Host]]) -> None:
+        self._make_host = make_host
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._gate: Gate | None = None
+        self._thread = threading.Thread(target=self._run, name="tokenstore", daemon=True)
+        self._thread.start()
+
+    @property
+    def gate(self) -> Gate:
+        """The way in, once the loop runs."""
+        self._ready.wait()
+        if self._gate is None:
+            raise self._failure or StoreClosedError("the store's thread did not start")
+        return self._gate
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._main)
+        except BaseException as error:  # noqa: BLE001 - there is nobody above in this thread
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        gate = Gate(await self._make_host())
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(gate.run)
+            self._gate = gate
+            self._ready.set()
+
+    def close(self) -> None:
+        """Finish every queued message, end the loop, and join the thread. For a worker thread: it blocks."""
+        with suppress(StoreClosedError):
+            call_soon(self.gate.host.token, self.gate.host.begin_close)
+        self._thread.join()

@@ -1,0 +1,129 @@
+"""Where actors live: the actors of one event loop, kept in a task group of it.
+
+Callers from that loop await the actors directly; everybody else crosses over (`crossing`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from tokenstore.actor import Actor
+from tokenstore.budget import ByteBudget
+from tokenstore.config import StoreConfig
+from tokenstore.errors import StoreClosedError
+from tokenstore.journal.journal import Journal
+from tokenstore.journal.root import Root
+from tokenstore.mailbox import Message, Solo
+from tokenstore.threads import Threads
+
+LATENCIES_KEPT = 4096
+"""Latest puts from which the statistics take their percentiles."""
+
+
+class Host:
+    """The actors of one event loop."""
+
+    def __init__(self, root: Root, path: Path, threads: Threads) -> None:
+        self.root = root
+        self.path = path
+        self.config: StoreConfig = root.config
+        self.threads = threads
+        self.budget = ByteBudget(root.config.max_inflight_bytes)
+        self.token = anyio.lowlevel.current_token()
+        self.latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
+        self._actors: dict[str, Actor] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._sweeper: anyio.CancelScope | None = None
+        self._closing = anyio.Event()
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep the actors until `close`. Shielded: a cancelled caller must not end what others wait for."""
+        try:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as self._tasks:
+                    task_status.started()
+                    await self._closing.wait()
+        finally:
+            self._closing.set()
+            self._tasks = None
+            self.root.directory.close()
+
+    async def ask(self, rollout_id: str, message: Message) -> Any:
+        """Hand a message to the rollout's actor and wait for its answer.
+
+        Raises:
+            StoreClosedError: The store is closed.
+        """
+        while True:
+            actor = self._actor(rollout_id)
+            # Looked up and delivered without an await between, or waiting in the mailbox, which keeps the actor.
+            if actor.try_deliver(message):
+                return await message.wait()
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await actor.deliver(message)
+                return await message.wait()
+
+    def _actor(self, rollout_id: str) -> Actor:
+        if self._closing.is_set() or self._tasks is None:
+            raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
+        actor = self._actors.get(rollout_id)
+        if actor is None:
+            actor = self._actors[rollout_id] = Actor(self, rollout_id)
+            self._tasks.start_soon(actor.run)
+            if self._sweeper is None:
+                self._sweeper = anyio.CancelScope()
+                self._tasks.start_soon(self._sweep, self._sweeper)
+        return actor
+
+    def forget(self, actor: Actor) -> None:
+        """Take an actor out, so that the next message starts a new one."""
+        if self._actors.get(actor.rollout_id) is actor:
+            del self._actors[actor.rollout_id]
+
+    def note_put(self, message: Message) -> None:
+        """Keep the time that a put took, for the statistics."""
+        self.latencies.append(message.age())
+
+    async def _sweep(self, scope: anyio.CancelScope) -> None:
+        """Ask idle actors to retire; runs only while there are actors."""
+        idle = self.config.idle_seconds
+        with scope:
+            while self._actors and not self._closing.is_set():
+                oldest = min(actor.last_used for actor in self._actors.values())
+                await anyio.sleep(max(idle / 4, oldest + idle - anyio.current_time()))
+                for actor in list(self._actors.values()):
+                    if anyio.current_time() - actor.last_used >= idle and not actor.queued:
+                        actor.try_deliver(Message(Solo(Journal.offer_index, retires=True)))
+        self._sweeper = None
+
+    def begin_close(self) -> None:
+        """Take no more messages, and end when those that wait are served; in the host's loop."""
+        self._closing.set()
+        for actor in list(self._actors.values()):
+            actor.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait in mailboxes."""
+        return sum(actor.queued for actor in list(self._actors.values()))
+
+    @property
+    def actors(self) -> int:
+        """Rollouts with a running actor."""
+        return len(self._actors)
+
+    def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start a task beside the actors, for a caller from elsewhere."""
+        if self._tasks is None:
+            raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
+        self._tasks.start_soon(function)
