@@ -1,8 +1,7 @@
 """From one event loop or thread into another: how callers reach a host that is not their own.
 
 Nobody blocks an event loop: a task is started in the host's loop from outside, and its caller is woken through the loop
-it waits in, or through a plain lock if it is a thread. anyio can start a foreign task only by waiting for it, so the
-one call that both loops offer for that, each under its own name, is used here and nowhere else.
+it waits in, or through a plain lock if it is a thread.
 """
 
 from __future__ import annotations
@@ -10,31 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import Context
 from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
+from tokenstore.loop import Loop
 
 T = TypeVar("T")
-
-
-def call_soon(token: anyio.lowlevel.EventLoopToken, function: Callable[[], object]) -> bool:
-    """Have a function called inside an event loop, from any thread, without waiting; false if that loop has ended.
-
-    It runs in a context of its own: asyncio would hand over the caller's, which may say that the loop is a trio one.
-    """
-    loop: Any = token.native_token
-    schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-    try:
-        schedule(Context().run, function)
-    except RuntimeError:  # asyncio: the loop is closed; trio's RunFinishedError is one too
-        return False
-    return True
 
 
 class _Crossing(Generic[T]):
@@ -108,19 +92,19 @@ class Gate:
     async def cross(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """From another event loop: run a function in the host's loop and await it. Cancelling cancels it there."""
         done = anyio.Event()
-        here = anyio.lowlevel.current_token()
-        crossing: _Crossing[T] = _Crossing(function, lambda: call_soon(here, done.set))
+        here = Loop()
+        crossing: _Crossing[T] = _Crossing(function, lambda: here.call_soon(done.set))
         self._enter(crossing)
         try:
             await done.wait()
         except BaseException:
-            call_soon(self.host.token, crossing.cancel)
+            self.host.loop.call_soon(crossing.cancel)
             raise
         return crossing.outcome()
 
     def _enter(self, crossing: _Crossing[Any]) -> None:
         with self._guard:
-            shut = self._shut or not call_soon(self.host.token, lambda: self._start(crossing))
+            shut = self._shut or not self.host.loop.call_soon(lambda: self._start(crossing))
             if not shut:
                 self._crossings.add(crossing)
         if shut:
@@ -142,12 +126,12 @@ class Gate:
     async def close(self) -> None:
         """From any event loop: have every queued message finished and the host ended. Again is a no-op."""
         done = anyio.Event()
-        here = anyio.lowlevel.current_token()
+        here = Loop()
         with self._guard:
             if self._shut:
                 return
-            self._watchers.append(lambda: call_soon(here, done.set))
-        if call_soon(self.host.token, self.host.begin_close):
+            self._watchers.append(lambda: here.call_soon(done.set))
+        if self.host.loop.call_soon(self.host.begin_close):
             await done.wait()
 
     def _shut_now(self) -> None:
@@ -203,5 +187,5 @@ class HostThread:
     def close(self) -> None:
         """Finish every queued message, end the loop, and join the thread. For a worker thread: it blocks."""
         with suppress(StoreClosedError):
-            call_soon(self.gate.host.token, self.gate.host.begin_close)
+            self.gate.host.loop.call_soon(self.gate.host.begin_close)
         self._thread.join()

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 import anyio.to_thread
 
 from tokenstore.crossing import Gate, HostThread
@@ -53,7 +52,7 @@ class Home:
     async def run(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """Run a function where the actors are: here, if this loop entered the store, or across."""
         self._check_usable()
-        if self._local is not None and anyio.lowlevel.current_token() == self._local.host.token:
+        if self._local is not None and self._local.host.loop.is_running_here():
             return await function(self._local.host)
         return await self._gate().cross(function)
 

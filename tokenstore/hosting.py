@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 
 from tokenstore.actor import Actor
 from tokenstore.budget import ByteBudget
@@ -21,6 +20,7 @@ from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.root import Root
+from tokenstore.loop import Loop
 from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
 
@@ -37,7 +37,7 @@ class Host:
         self.config: StoreConfig = root.config
         self.threads = threads
         self.budget = ByteBudget(root.config.max_inflight_bytes)
-        self.token = anyio.lowlevel.current_token()
+        self.loop = Loop()
         self.latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._actors: dict[str, Actor] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
