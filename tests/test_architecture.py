@@ -19,12 +19,14 @@ MODULES = {
 
 VALUES = ("errors", "ids", "records")
 JOURNAL = (*VALUES, "config", "codec", "journal")
-PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory")
+LOOPS = ("threads", "loop", "budget", "mailbox", "actor", "hosting", "crossing", "home", "removal", "store")
+BELOW_STORE = ("protocols", "threads", "mailbox", "hosting", "home", "removal", "statistics", "capture")
+PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory", "capture")
 FACE = (*PUBLIC, "codec", "inspection", "export", "testing")
 OUTSIDE = ("records", "protocols", "errors")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "": (*PUBLIC, "trajectories", "inspection", "export"),
+    "": PUBLIC,
     "__main__": ("cli",),
     "errors": (),
     "ids": ("errors",),
@@ -37,9 +39,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "journal.layout": VALUES,
     "journal.lifecycle": VALUES,
     "threads": (),
-    "actor": ("errors", "records", "config", "journal", "threads"),
-    "hosting": ("errors", "actor", "threads"),
-    "store": (*JOURNAL, "protocols", "threads", "actor", "hosting"),
+    "loop": (),
+    "budget": (),
+    "mailbox": ("records", "journal"),
+    "actor": ("errors", "records", "config", "journal", "threads", "mailbox"),
+    "hosting": ("errors", "config", "journal", "threads", "loop", "budget", "mailbox", "actor"),
+    "crossing": ("errors", "loop", "hosting"),
+    "home": ("errors", "hosting", "crossing"),
+    "removal": ("errors", "records", "journal", "mailbox", "hosting"),
+    "statistics": ("records", "journal", "hosting"),
+    "capture": ("errors", "records", "protocols"),
+    "store": (*JOURNAL, *BELOW_STORE),
     "inspection": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
     "export": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
     "testing": (*PUBLIC, "codec", "journal.disk"),
@@ -61,7 +71,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "json": ("codec",),
     "fcntl": ("journal.disk",),
     "ctypes": ("journal.disk",),
-    "anyio": ("threads", "actor", "hosting", "store", "inspection", "export", "testing", "cli", "serve", "cluster"),
+    "anyio": (*LOOPS, "capture", "inspection", "export", "testing", "cli", "serve", "cluster"),
     "asyncio": (),
     "trio": (),
     "pytest": (),

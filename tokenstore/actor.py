@@ -151,7 +151,7 @@ class Actor:
         finally:
             budget.give(sum(message.cost for message in batch))
         for message, request in zip(batch, requests, strict=True):
-            message.answer(error=request.error or copy.copy(error))
+            message.answer(error=request.error or _for_one(error))
             self._host.note_put(message)
 
     def _drain(self, first: Message) -> list[Message]:
@@ -226,6 +226,15 @@ class Actor:
         rest: Sequence[Message] = [self._next] if self._next else []
         self._next = None
         for message in [*rest, *iter(self._take_nowait, None)]:
-            message.answer(error=copy.copy(error))
+            message.answer(error=_for_one(error))
         self._send.close()
         self._receive.close()
+
+
+def _for_one(error: BaseException | None) -> BaseException | None:
+    """An error of its own for each of many waiters: raising one object in several tasks mixes up their tracebacks."""
+    if not isinstance(error, TokenStoreError):
+        return error
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own

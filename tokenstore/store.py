@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tokenstore.capture import Capture, capturing
 from tokenstore.codec import check_text
@@ -24,7 +24,7 @@ from tokenstore.errors import TokenCaptureRetiredError
 from tokenstore.home import Home
 from tokenstore.hosting import Host
 from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_id, validate_rollout_ids
-from tokenstore.journal.disk import Disk, OsDisk
+from tokenstore.journal.disk import Directory, Disk, OsDisk
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.listing import list_rollouts
@@ -42,6 +42,7 @@ from tokenstore.removal import remove
 from tokenstore.statistics import gather
 from tokenstore.threads import Threads
 
+T = TypeVar("T")
 LISTING_SLICE = 128
 """Rollouts looked at in one way to a worker thread."""
 
@@ -245,6 +246,20 @@ class TokenCaptureStore:
         while part := await self._home.run(next_slice):
             for status in part:
                 yield status
+
+    async def recover(self, rollout_id: str, *, remove_lock: bool = False) -> None:
+        """Do now what the next writer of a rollout would do first: mend its tail, finish its removal, note its damage.
+
+        Args:
+            rollout_id: The rollout.
+            remove_lock: Whether to take its lock file away instead, if nothing else of it is there.
+        """
+        lock_goes = remove_lock and self._config.prompt_storage == "shared"
+        await self._do(rollout_id, Journal.remove_lock if lock_goes else Journal.recover)
+
+    async def on_disk(self, function: Callable[[Directory], T]) -> T:
+        """Have the store's own tools look at its directory, in a thread of readers."""
+        return await self._home.run(lambda host: host.threads.read(function, host.root.directory))
 
     def statistics(self) -> StoreStatistics:
         """What this object has done and is doing, over all its hosts."""

@@ -87,13 +87,12 @@ def explain(error: BaseException) -> int:
     cause = _first_cause(error)
     if isinstance(cause, KeyboardInterrupt):
         return _complain("interrupted; what was acknowledged is safe", EXIT_INTERRUPTED)
+    _settle_stdout()
     if isinstance(cause, BrokenPipeError):
-        _forget_stdout()
         return EXIT_PIPE_CLOSED
     if isinstance(cause, CommandError | TokenStoreError):
         return _complain(str(cause), EXIT_FAILED)
     if isinstance(cause, OSError):
-        _forget_stdout()  # what could not be written is not tried again when the interpreter ends
         return _complain(describe(cause), EXIT_FAILED)
     raise error
 
@@ -118,6 +117,10 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _forget_stdout() -> None:
-    with suppress(OSError, ValueError):
-        sys.stdout.close()
+def _settle_stdout() -> None:
+    """Give up a stdout that cannot be written, so that the interpreter does not try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()

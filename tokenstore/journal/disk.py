@@ -34,6 +34,7 @@ class FileStat(NamedTuple):
     inode: int
     size: int
     mtime_ns: int
+    uid: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -293,7 +294,7 @@ _PLANTED = "is no regular file with one link (a link, a pipe or a directory stan
 
 
 def _file_stat(info: os.stat_result) -> FileStat:
-    return FileStat(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+    return FileStat(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_uid)
 
 
 def _flock(fd: int, *, exclusive: bool) -> bool:

@@ -233,6 +233,14 @@ class Journal:
             if not self._files.statefile.exists and not self._files.has_records():
                 self._files.unlink_lock()
 
+    # ------------------------------------------------------------------------------------------ mending
+
+    def recover(self) -> None:
+        """Do what the next writer would do first: mend tails, finish a removal, write down what was found."""
+        with self._section():
+            self._files.intents.catch_up()
+            self._files.settle()
+
     # ------------------------------------------------------------------------------------------ idling
 
     def offer_index(self) -> None:

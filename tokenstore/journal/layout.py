@@ -13,6 +13,8 @@ The layout is that of the file store of NVIDIA NeMo Gym (`nemo_gym.token_id_capt
 
 from __future__ import annotations
 
+import re
+
 import attrs
 
 from tokenstore.errors import InvalidRolloutIdError
@@ -21,6 +23,7 @@ from tokenstore.ids import validate_rollout_id
 TEMPORARY_PREFIX = ".tokens-state-"
 """A state on its way to be moved into place: this and eight of `[A-Za-z0-9_]`."""
 
+_TEMPORARY = re.compile(re.escape(TEMPORARY_PREFIX) + r"[A-Za-z0-9_]{8}")
 _TOKENS = ".tokens.jsonl"
 _STATE = ".tokens.state.json"
 _INTENTS = ".tokens.intents"
@@ -56,7 +59,21 @@ class Names:
 
 def rollout_of(name: str) -> str | None:
     """The rollout whose evidence a file name is, or None if it is none."""
-    for suffix in (_TOKENS, _STATE, _INTENTS, _MARKER):
+    return _stem(name, (_TOKENS, _STATE, _INTENTS, _MARKER))
+
+
+def rollout_of_lock(name: str) -> str | None:
+    """The rollout whose lock a file name is, or None if it is none."""
+    return _stem(name, (_LOCK,))
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file name is that of a state on its way to be moved into place."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def _stem(name: str, suffixes: tuple[str, ...]) -> str | None:
+    for suffix in suffixes:
         if name.endswith(suffix):
             try:
                 return validate_rollout_id(name.removesuffix(suffix))
