@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "statistics": ("records", "journal", "hosting"),
     "capture": ("errors", "records", "protocols"),
     "store": (*JOURNAL, *BELOW_STORE),
-    "inspection": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
+    "inspection": (*PUBLIC, "codec", "threads", "journal.disk", "journal.layout", "journal.recovery", "journal.stale"),
     "export": (*PUBLIC, "codec", "threads", "journal.layout", "journal.recovery"),
     "testing": (*PUBLIC, "codec", "journal.disk"),
     "factory": FACE,
@@ -63,6 +63,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cli": FACE,
 }
 """What a module may import from the package, by the longest name that is its beginning; itself and below always."""
+
+FOR_TYPES_ONLY: dict[str, tuple[str, ...]] = {"actor": ("hosting",)}
+"""What a module may name besides in its annotations, under `if TYPE_CHECKING`: an actor is given its host."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "aiofiles": ("threads",),
@@ -78,7 +81,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }
 """Who alone may import a package; the last ones nobody."""
 
-FREE_OF_OS = {"PathLike", "environ", "fspath", "getpid", "register_at_fork", "strerror"}
+FREE_OF_OS = {"PathLike", "environ", "fspath", "getpid", "getuid", "register_at_fork", "strerror"}
 """Names of `os` that touch no file."""
 FACES = ("cli", "engines", "integrations", "serve", "view", "cluster", "testing")
 """These may open files of their own, which are no files of a store."""
@@ -127,10 +130,29 @@ def test_imports_point_one_way(module: str) -> None:
     area = area_of(module)
     assert area is not None, f"{module} is not in the table"
 
-    allowed = (*MAY_IMPORT[area], *([area] if area else []))
+    allowed = (*MAY_IMPORT[area], *FOR_TYPES_ONLY.get(module, ()), *([area] if area else []))
     forbidden = {name for name in inner_imports(module) if not any(within(name, other) for other in allowed)}
 
     assert not forbidden
+
+
+@pytest.mark.parametrize(("module", "others"), FOR_TYPES_ONLY.items())
+def test_exceptions_are_for_annotations_only(module: str, others: tuple[str, ...]) -> None:
+    """What a module may only name in annotations is not imported when it runs."""
+    guarded = {
+        node.lineno
+        for guard in tree(module).body
+        if isinstance(guard, ast.If) and ast.unparse(guard.test) == "TYPE_CHECKING"
+        for node in ast.walk(guard)
+        if isinstance(node, ast.ImportFrom)
+    }
+    found = {
+        node.lineno
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and node.module in {f"tokenstore.{other}" for other in others}
+    }
+
+    assert found <= guarded
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,8 @@ def run_example(number: int, folder: Path) -> str:
     script = folder / f"example{number}.py"
     script.write_text(EXAMPLES[number], encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(TOP)}  # the checkout's package, also if it is not installed
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

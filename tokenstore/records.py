@@ -35,14 +35,17 @@ def _array(value: Any, field: str, formats: frozenset[str], what: str) -> list[A
         raise InvalidEntryError(field, f"is of type {type(value).__name__}, pass a list of {what}")
     try:
         view = memoryview(value)
-    except TypeError:
+    except (TypeError, ValueError, BufferError):  # numpy's dates are a ValueError
         problem = f"is of type {type(value).__name__}, pass a list of {what} (a tensor's .tolist() is one)"
         raise InvalidEntryError(field, problem) from None
     with view:
         if view.ndim != 1 or view.format.lstrip("@=<>") not in formats:
             problem = f"is an array of format {view.format!r} in {view.ndim} dimensions, pass a flat array of {what}"
             raise InvalidEntryError(field, problem)
-        return list(value.tolist() if hasattr(value, "tolist") else view.tolist())
+        if hasattr(value, "tolist"):
+            return list(value.tolist())
+        # A view gives only native formats; a ctypes array has another, and gives its elements itself.
+        return list(value if hasattr(value, "__getitem__") else view.tolist())
 
 
 def _prompt_ids(value: Any) -> list[int]:
@@ -62,9 +65,13 @@ def _is_int(value: object) -> bool:
 
 
 def _created_at(value: Any) -> float:
-    if not (isinstance(value, float) or _is_int(value)) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, float) or _is_int(value) else math.nan
+    except OverflowError:
+        raise InvalidEntryError("created_at", "is an integer beyond the range of a double") from None
+    if not math.isfinite(number):
         raise InvalidEntryError("created_at", f"is {_kind(value)}, it must be a finite number")
-    return float(value)
+    return number
 
 
 def _kind(value: object) -> str:
@@ -219,7 +226,7 @@ class RefusalRecord:
     """The refused call."""
     code: str | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str)))
     """The engine's error code, for example `context_length_exceeded`."""
-    created_at: float = 0.0
+    created_at: float = attrs.field(default=0.0, converter=_created_at)
     """Seconds since the epoch."""
 
 

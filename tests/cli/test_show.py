@@ -56,7 +56,7 @@ def test_json_has_exact_numbers(run: Runner, tmp_path: Path) -> None:
     assert shown["open_calls"] == ["in-flight"]
     assert [refusal["code"] for refusal in shown["refusals"]] == ["context_length_exceeded"]
     assert [call["agrees"] for call in shown["calls"][:2]] == [None, 401]
-    assert [call["prompt_tokens"] for call in shown["calls"][:2]] == [400, 531]
+    assert [call["prompt_tokens"] for call in shown["calls"][:2]] == [400, 501]
     assert shown["calls"][1]["previous_tokens"] == 490
 
 

@@ -123,13 +123,14 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 async def _demo(root: Path, plan: Plan, advance: Advance) -> Report:
     report = Report(plan, str(root))
-    async with TokenCaptureStore(root) as server, TokenCaptureStore(root) as trainer:
-        for start in range(0, plan.rollouts, WAVE):
-            await _run_agents(server, range(start, min(start + WAVE, plan.rollouts)), report, advance)
-        await server.begin_call(plan.rollout_id(0), LOST_CALL)
-        report.fsyncs = server.statistics().fsyncs
-        await _read_back(trainer, report, advance)
-        await _write_late(server, report)
+    async with TokenCaptureStore(root) as trainer:
+        async with TokenCaptureStore(root) as server:
+            for start in range(0, plan.rollouts, WAVE):
+                await _run_agents(server, range(start, min(start + WAVE, plan.rollouts)), report, advance)
+            await server.begin_call(plan.rollout_id(0), LOST_CALL)
+            report.fsyncs = server.statistics().fsyncs
+            await _read_back(trainer, report, advance)
+            await _write_late(server, report)
         await _drop(trainer, report)
         await trainer.delete(plan.rollout_ids())
     return report

@@ -12,8 +12,8 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import attrs
 
@@ -24,6 +24,8 @@ from tokenstore.codec.prompts import KnownPrompt, PromptBase
 from tokenstore.errors import InvalidEntryError, InvalidRolloutIdError
 from tokenstore.ids import recordable_call_id
 from tokenstore.records import SCHEMA_VERSION, TokenEntry
+
+T = TypeVar("T")
 
 _LAST_MEMBER = re.compile(rb',"([^"\\]{1,32})":(0|[1-9]\d{0,9})\}\Z')
 _LAST_MEMBER_BYTES = 64
@@ -161,7 +163,7 @@ def decode_line(payload: bytes, rollout_id: str) -> StoredLine:
         NewerSchemaError: It was written by a newer library.
     """
     vouched = _check_sum(payload)
-    value = _load(payload, vouched=vouched)
+    value = _load(payload, _read_vouched if vouched else loads)
     if not isinstance(value, dict):
         raise UnacceptableLineError("it is no JSON object")
     _check_schema(value)
@@ -193,16 +195,19 @@ def inspect_line(payload: bytes, rollout_id: str) -> LineHead:
     """
     if not _check_sum(payload):
         return LineHead(decode_line(payload, rollout_id).entry.model_call_id, None)
-    skeleton, _ = _take_arrays(payload)
-    value = _load(skeleton, vouched=True)
+    value, _ = _load(payload, _read_skeleton)
     if not isinstance(value, dict):
         raise UnacceptableLineError("it is no JSON object")
     _check_schema(value)
     call_id = value.get("model_call_id")
     if value.get("rollout_id") != rollout_id or recordable_call_id(call_id) != call_id or not call_id:
         raise UnacceptableLineError("it is of another rollout or names no call")
-    base = value.get("prompt_base")
-    return LineHead(call_id, base.get("model_call_id") if isinstance(base, dict) else None)
+    if "prompt_base" not in value:
+        return LineHead(call_id, None)
+    try:
+        return LineHead(call_id, PromptBase.structure(value["prompt_base"]).model_call_id)
+    except InvalidEntryError as error:
+        raise UnacceptableLineError(str(error)) from None
 
 
 def _check_sum(payload: bytes) -> bool:
@@ -220,11 +225,9 @@ def _check_sum(payload: bytes) -> bool:
     return False
 
 
-def _load(payload: bytes, *, vouched: bool) -> Any:
+def _load(payload: bytes, read: Callable[[bytes], T]) -> T:
     try:
-        if not vouched:
-            return loads(payload)
-        return _load_sliced(payload) if len(payload) > _LARGE_LINE else loads_vouched(payload)
+        return read(payload)
     except RecursionError:
         raise UnacceptableLineError("it is nested too deep") from None
     except ValueError as error:
@@ -241,23 +244,40 @@ def _take_arrays(payload: bytes) -> tuple[bytes, dict[str, bytes]]:
         mark = b',"' + name + b'":['
         if payload.count(mark) == 1:
             start = payload.index(mark) + len(mark)
-            end = payload.index(b"]", start)
-            arrays[name.decode()] = payload[start:end]
-            payload = payload[:start] + payload[end:]
+            end = payload.find(b"]", start)
+            if end >= 0:  # else the parser will say that it has no end
+                arrays[name.decode()] = payload[start:end]
+                payload = payload[:start] + payload[end:]
     return payload, arrays
 
 
-def _load_sliced(payload: bytes) -> Any:
-    """Read the long arrays of a line apart, a slice at a time; whole if one of them is not the line's own member."""
+def _read_skeleton(payload: bytes) -> tuple[Any, dict[str, bytes]]:
+    """Read a line but for its long arrays; read it whole if one of them is not the line's own member.
+
+    An array of an item may hold lists or texts with a `]`. Cut there, the rest is never well-formed: it has lost an
+    opening bracket or a quote.
+    """
     skeleton, arrays = _take_arrays(payload)
-    value = loads_vouched(skeleton)
-    if not isinstance(value, dict) or not arrays.keys() <= value.keys():
+    try:
+        value = loads_vouched(skeleton)
+    except ValueError:
+        value = None
+    if isinstance(value, dict) and arrays.keys() <= value.keys():
+        return value, arrays
+    return loads_vouched(payload), {}
+
+
+def _read_vouched(payload: bytes) -> Any:
+    """Read a line; a large one's long arrays a slice at a time."""
+    if len(payload) <= _LARGE_LINE:
         return loads_vouched(payload)
-    value.update((name, _load_numbers(text)) for name, text in arrays.items())
+    value, arrays = _read_skeleton(payload)
+    if arrays:
+        value.update((name, _read_numbers(text)) for name, text in arrays.items())
     return value
 
 
-def _load_numbers(text: bytes) -> list[Any]:
+def _read_numbers(text: bytes) -> list[Any]:
     numbers: list[Any] = []
     start = 0
     while start < len(text):
@@ -277,8 +297,8 @@ def _check_schema(value: dict[str, Any]) -> None:
 def _structure(value: dict[str, Any], *, vouched: bool) -> StoredLine:
     base = _structure_base(value, vouched=vouched)
     line = StoredLine(decode_entry(value), base)
-    if not vouched:
-        check_json_fields(line.entry)
+    # Also of a line with a right checksum: whoever wrote it may have let ujson pass a NaN or half a surrogate pair.
+    check_json_fields(line.entry)
     token_array(line.entry.prompt_token_ids, "prompt_token_ids", line.entry.model_call_id)
     token_array(line.entry.generation_token_ids, "generation_token_ids", line.entry.model_call_id)
     log_probs = finite_floats(line.entry.generation_log_probs, "generation_log_probs", line.entry.model_call_id)

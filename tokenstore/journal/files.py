@@ -222,8 +222,9 @@ class RolloutFiles:
         """Make facts durable, after the lines that the state covers."""
         self.tokens.settle()
         self.statefile.write(state)
-        self.statefile.settle()
+        # From here on the file says so, even if its name cannot be synced: what comes next must be ruled by it.
         self.index.written(state)
+        self.statefile.settle()
 
     def mark(self, call_id: str, *, conflict: bool = False) -> None:
         """Record durably that a call was lost or conflicts, the marker first; a call is marked once."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tokenstore.ids import recordable_call_id
+from tokenstore.ids import MAX_MODEL_CALL_ID, recordable_call_id
 from tokenstore.journal.disk import Access
 from tokenstore.journal.logfile import CHUNK, LogFile
 from tokenstore.journal.root import Root
 
 logger = logging.getLogger("tokenstore")
 _SHOWN = 64
+_LONGEST = 4 * MAX_MODEL_CALL_ID + 1
+"""Bytes kept of a line of many chunks: of one so long, whatever follows, it is sure that it is no call id."""
 
 
 class IdFile(LogFile):
@@ -29,13 +31,16 @@ class IdFile(LogFile):
             self.invalid.clear()
         if self.size == self.end:
             return
-        data = b"".join(self.read(offset, CHUNK) for offset in range(self.size, self.end, CHUNK))
-        whole, newline, tail = data.rpartition(b"\n")
-        if newline:
-            self._take(whole.split(b"\n"))
-        self.extend(self.end - len(tail))
-        if tail and access == "write":
-            logger.warning("%s: %d unterminated bytes at its end were cut off", self.name, len(tail))
+        line, whole = b"", self.size
+        for offset in range(self.size, self.end, CHUNK):
+            part = self.read(offset, min(CHUNK, self.end - offset))
+            whole = offset + part.rfind(b"\n") + 1 if b"\n" in part else whole
+            *lines, line = (line + part).split(b"\n")
+            self._take(lines)
+            line = line[:_LONGEST]
+        self.extend(whole)
+        if whole < self.end and access == "write":
+            logger.warning("%s: %d unterminated bytes at its end were cut off", self.name, self.end - whole)
             self.cut(self.size)
 
     def add(self, ids: Iterable[str]) -> None:

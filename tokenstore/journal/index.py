@@ -89,7 +89,8 @@ class Index:
 
     def add_damage(self, reasons: Iterable[str]) -> None:
         """Note what reading the lines has found."""
-        self._damage = list(dict.fromkeys([*self._damage, *(r for r in reasons if r not in self.state.damage)]))
+        known = set(self.state.damage)
+        self._damage = list(dict.fromkeys([*self._damage, *(r for r in reasons if r not in known)]))
 
     def add_marks(self, marker_ids: Iterable[str]) -> None:
         """Note the marker's lines that are not counted yet."""

@@ -133,7 +133,7 @@ class State:
 
 def with_marks(state: State, call_ids: list[str], *, conflict: bool = False) -> State:
     """Count marks, each call once, the first time; a conflict keeps its name."""
-    marked = list(state.marked or ())
+    marked = dict.fromkeys(state.marked or ())
     fresh = [call_id for call_id in dict.fromkeys(call_ids) if call_id not in marked]
     conflicts = dict.fromkeys([*state.conflicts, *(call_ids if conflict else ())])
     return attrs.evolve(
@@ -147,7 +147,8 @@ def with_marks(state: State, call_ids: list[str], *, conflict: bool = False) -> 
 
 def with_damage(state: State, reasons: list[str]) -> State:
     """Count what was found on the disk, each damaged range once."""
-    fresh = [reason for reason in dict.fromkeys(reasons) if reason not in state.damage]
+    known = set(state.damage)
+    fresh = [reason for reason in dict.fromkeys(reasons) if reason not in known]
     counted = sum(reason.startswith("damaged:") for reason in fresh)
     return attrs.evolve(state, incomplete=True, version=state.version + counted, damage=(*state.damage, *fresh))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.disk import Directory, FileStat
 from tokenstore.journal.layout import Names, rollout_of
 from tokenstore.journal.lifecycle import State
 from tokenstore.journal.logfile import CHUNK
-from tokenstore.journal.statefile import parse_state
+from tokenstore.journal.statefile import MAX_STATE_BYTES, parse_state
 from tokenstore.records import RolloutStatus
 
 
@@ -30,7 +31,10 @@ def _status(directory: Directory, rollout_id: str, name: str, now: int) -> Rollo
     there = {evidence: info for evidence, info in stats.items() if info is not None}
     if next(iter(there), None) != name:
         return None
-    state = parse_state(_read(directory, names.state, 0)) if names.state in there else State()
+    state = State()
+    if names.state in there:
+        readable = there[names.state].size <= MAX_STATE_BYTES
+        state = parse_state(_read(directory, names.state, 0) if readable else b"")
     return RolloutStatus(
         rollout_id=rollout_id,
         state=state.status,
@@ -57,8 +61,8 @@ def _read(directory: Directory, name: str, offset: int, *, count: bool = False) 
     parts: list[bytes] = []
     try:
         file = directory.open(name, "read")
-    except FileNotFoundError:
-        return b""
+    except (FileNotFoundError, CorruptRolloutError):
+        return b""  # gone meanwhile, or something planted at the name, which must not end the listing of the others
     try:
         while part := file.read(offset, CHUNK):
             parts.append(b"\n" * part.count(b"\n") if count else part)

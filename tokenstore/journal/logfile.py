@@ -142,10 +142,11 @@ class LogFile:
         start = self._first_unsynced()
         self._write(file, start, data)
         self._sync(file, start)
+        # If this fails, the lines stay, unknown, and are found by the next section like those of another writer.
+        self._settle_name()
         self.size += len(data)
         self.end = self._synced = self.size
         self._stale = False
-        self._settle_name()
 
     def settle(self) -> None:
         """Make what was found durable: rule 2 without an append."""

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from tokenstore.codec import dumps, loads
+from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.disk import File, FileStat
 from tokenstore.journal.layout import TEMPORARY_PREFIX
 from tokenstore.journal.lifecycle import State
@@ -20,7 +21,12 @@ from tokenstore.journal.root import Root, durable
 from tokenstore.records import RefusalRecord
 
 OUR_KEY = "tokenstore"
+_OUR_LISTS = ("marked", "conflicts", "damage", "verdict")
 _CHUNK = 1024 * 1024
+_COUNTS = 2**63
+"""Versions and sizes lie below this."""
+MAX_STATE_BYTES = 256 * 1024 * 1024
+"""The digests of two million calls. What is larger was not written by a store, and is not read into memory."""
 _FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
 
 
@@ -36,12 +42,14 @@ def parse_state(data: bytes) -> State:
         value = None
     if not isinstance(value, dict):
         return State(incomplete=True, damage=("state_lost",))
-    known = {name: value[name] for name in _FIELDS if name in value}
-    ours = value.get(OUR_KEY)
+    # What cannot be written again, such as half a surrogate pair, would make every later write of this state fail.
+    kept = {name: item for name, item in value.items() if _is_writable({name: item})}
+    known = {name: kept[name] for name in _FIELDS if name in kept}
+    ours = kept.get(OUR_KEY, {})
     state, intact = _build(known, ours if isinstance(ours, dict) else {})
-    unknown = {name: item for name, item in value.items() if name not in _FIELDS}
+    unknown = {name: item for name, item in kept.items() if name not in _FIELDS}
     state = attrs.evolve(state, unknown=unknown)
-    if intact:
+    if intact and isinstance(ours, dict) and len(kept) == len(value):
         return state
     return attrs.evolve(state, incomplete=True, damage=tuple(dict.fromkeys([*state.damage, "state_lost"])))
 
@@ -59,6 +67,8 @@ def _build(known: dict[str, Any], ours: dict[str, Any]) -> tuple[State, bool]:
         fields["version"] = known.get("version", 0)
     else:
         intact = False
+    for name, is_right in (("indexed_size", _is_count), ("entry_digests", _is_digests)):
+        intact = intact and (name not in known or is_right(known[name]))
     indexed = _is_count(known.get("indexed_size")) and _is_digests(known.get("entry_digests"))
     fields["indexed_size"] = known["indexed_size"] if indexed else None
     fields["entry_digests"] = known["entry_digests"] if indexed else {}
@@ -68,11 +78,20 @@ def _build(known: dict[str, Any], ours: dict[str, Any]) -> tuple[State, bool]:
     fields["conflicts"] = _texts(ours.get("conflicts")) or ()
     fields["damage"] = _texts(ours.get("damage")) or ()
     fields["verdict"] = _texts(ours.get("verdict"))
-    return State(**fields), intact and refusals is not None
+    lists = [ours[name] for name in _OUR_LISTS if name in ours]
+    return State(**fields), intact and refusals is not None and None not in map(_texts, lists)
+
+
+def _is_writable(value: object) -> bool:
+    try:
+        dumps(value)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNTS
 
 
 def _is_digests(value: object) -> bool:
@@ -157,6 +176,9 @@ class StateFile:
                 self._seen, self.state = None, State()
                 return
             self._seen = self._file.stat()
+            if self._seen.size > MAX_STATE_BYTES:
+                self.release()
+                raise CorruptRolloutError(self.name, "is larger than any state can be; remove the file, or the rollout")
             self.state = parse_state(_read_all(self._file))
 
     def write(self, state: State) -> None:

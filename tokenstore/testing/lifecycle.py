@@ -46,7 +46,6 @@ class Rollout:
 
     def put(self, entry: TokenEntry) -> None:
         """Add an entry, or find that it is there."""
-        self.require_records()
         call_id = entry.model_call_id
         known = self.entries.get(call_id)
         if known is not None and content_digest(known) == content_digest(entry):
@@ -61,7 +60,6 @@ class Rollout:
 
     def refuse(self, call_id: str, code: str | None) -> None:
         """Record that the engine refused a call, or find that it did."""
-        self.require_records()
         known = self.refusals.get(call_id)
         if known is not None and known.code == code:
             return
