@@ -17,7 +17,7 @@ LIMIT = 2**30
 """A bound on lines that nothing here reaches."""
 
 
-def entry(call_id: str = "c0", **fields: Any) -> TokenEntry:
+def entry(call_id: str = "c0", /, **fields: Any) -> TokenEntry:
     """Make a small entry of the rollout `r`; other fields by name."""
     known: dict[str, Any] = {
         "rollout_id": "r",

@@ -20,7 +20,7 @@ MODULES = {
 VALUES = ("errors", "ids", "records")
 JOURNAL = (*VALUES, "config", "codec", "journal")
 LOOPS = ("threads", "loop", "budget", "mailbox", "actor", "hosting", "crossing", "home", "removal", "store")
-BELOW_STORE = ("protocols", "threads", "mailbox", "hosting", "home", "removal", "statistics", "capture")
+BELOW_STORE = ("protocols", "threads", "mailbox", "hosting", "home", "removal", "slices", "statistics", "capture")
 PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory", "capture")
 FACE = (*PUBLIC, "codec", "inspection", "export", "testing")
 OUTSIDE = ("records", "protocols", "errors")
@@ -41,12 +41,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "threads": (),
     "loop": (),
     "budget": (),
-    "mailbox": ("records", "journal"),
+    "mailbox": ("records", "journal", "budget"),
     "actor": ("errors", "records", "config", "journal", "threads", "mailbox"),
     "hosting": ("errors", "config", "journal", "threads", "loop", "budget", "mailbox", "actor"),
     "crossing": ("errors", "loop", "hosting"),
-    "home": ("errors", "hosting", "crossing"),
+    "home": ("errors", "hosting", "crossing", "mailbox"),
     "removal": ("errors", "records", "journal", "mailbox", "hosting"),
+    "slices": (),
     "statistics": ("records", "journal", "hosting"),
     "capture": ("errors", "records", "protocols"),
     "store": (*JOURNAL, *BELOW_STORE),

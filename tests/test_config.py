@@ -45,7 +45,9 @@ def test_refuses_fractions_of_bytes_and_files(field: str) -> None:
 @pytest.mark.parametrize("field", SECONDS)
 def test_takes_whole_and_broken_seconds(field: str) -> None:
     """Seconds may be an int or a float."""
-    for value in (1, 0.25):
+    values: list[Any] = [1, 0.25]
+
+    for value in values:
         assert getattr(StoreConfig(**{field: value}), field) == value
 
 
@@ -66,4 +68,4 @@ def test_cannot_be_changed() -> None:
     with pytest.raises(TypeError, match="sync_every"):
         StoreConfig(**unknown)
     with pytest.raises(TypeError, match="positional"):
-        StoreConfig("full")  # type: ignore[misc]
+        StoreConfig("full")  # type: ignore[call-arg]

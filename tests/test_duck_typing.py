@@ -16,7 +16,7 @@ ESSENTIAL: dict[str, Any] = {name: getattr(entry(), name) for name in REQUIRED_F
 
 
 class PydanticLikeEntry:
-    """Stands in for another framework's model that keeps unknown fields in `model_extra` and serves them as attributes."""
+    """Stands in for a model that keeps unknown fields in `model_extra` and serves them as attributes too."""
 
     def __init__(self, **fields: Any) -> None:
         self._known = {name: fields.pop(name) for name in ENTRY_FIELDS if name in fields}
@@ -66,7 +66,10 @@ def test_unknown_fields_of_a_model_are_kept() -> None:
     known = {name: getattr(entry(), name) for name in ENTRY_FIELDS}
 
     assert entry_from(PydanticLikeEntry(**known)) == entry()
-    assert entry_from(PydanticLikeEntry(**known, reward=1.0, group={"a": [1]})).extra == {"reward": 1.0, "group": {"a": [1]}}
+    assert entry_from(PydanticLikeEntry(**known, reward=1.0, group={"a": [1]})).extra == {
+        "reward": 1.0,
+        "group": {"a": [1]},
+    }
 
 
 def test_an_extra_of_its_own_counts_first() -> None:

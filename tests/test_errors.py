@@ -90,10 +90,9 @@ EXAMPLES: dict[str, tuple[TokenStoreError, type[Exception], str, dict[str, Any]]
         {"operation": "sync", "file": "r.tokens.jsonl", "errno": errno.EIO},
     ),
     "removal": (
-        RemovalError({"removed": ["a"], "absent": ["b"]}, {"c": LockTimeoutError("/l", 0.5)}),
+        RemovalError({"removed": ["a"], "absent": ["b"]}, {"c": CorruptRolloutError("a", "damaged")}),
         TokenStoreError,
-        "1 rollouts were not removed, the first is c: "
-        "[Errno 110] /l stayed locked by another holder for 0.5 s; see who with 'fuser'",
+        "1 rollouts were not removed, the first is c: a: damaged",
         {"payload": {"removed": ["a"], "absent": ["b"]}},
     ),
     "corrupt": (
@@ -136,7 +135,9 @@ def test_travels_between_processes(error: TokenStoreError, travel: Any) -> None:
 
 def test_examples_are_complete() -> None:
     """The table of these tests has every error of the module."""
-    public = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TokenStoreError)}
+    public = {
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TokenStoreError)
+    }
 
     assert {type(example[0]) for example in EXAMPLES.values()} == public
 

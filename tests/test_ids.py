@@ -12,7 +12,26 @@ from tokenstore.journal.layout import Names
 
 GOOD_ROLLOUT_IDS = ["r", ".x", "x.", "..x", "a-b_c.d", "-rf", "0", "CON", "r.tokens.jsonl", "a" * 237]
 BAD_ROLLOUT_IDS: list[Any] = [
-    *("", ".", "..", "...", "a/b", "/", "a\\b", "é", "ａ", "a b", " a", "a\n", "\na", "a\0", "*", "~", "a:b", "x" * 238),
+    *(
+        "",
+        ".",
+        "..",
+        "...",
+        "a/b",
+        "/",
+        "a\\b",
+        "é",
+        "ａ",
+        "a b",
+        " a",
+        "a\n",
+        "\na",
+        "a\0",
+        "*",
+        "~",
+        "a:b",
+        "x" * 238,
+    ),
     *(None, 7, b"r", ["r"], True),
 ]
 GOOD_CALL_IDS = ["c", "-c1", "c 1", "模型", "é", "😊", "a\u200bb", "a/b", '"', "\\", "c" * 512, "é" * 512, "\ufffd"]

@@ -172,11 +172,20 @@ class TestFields:
             rollout_id="r", model_call_id="c", prompt_token_ids=[], generation_token_ids=[], generation_log_probs=[]
         )
 
-        assert attrs.asdict(made) == {
-            **{"rollout_id": "r", "model_call_id": "c", "model": "", "routed_experts": None, "output_items": []},
-            **{"prompt_token_ids": [], "generation_token_ids": [], "generation_log_probs": [], "extra": {}},
-            **{"token_item_index": None, "response_id": None, "created_at": 0.0, "schema_version": 1},
-        }
+        assert made == entry(
+            "c",
+            prompt_token_ids=[],
+            generation_token_ids=[],
+            generation_log_probs=[],
+            model="",
+            routed_experts=None,
+            output_items=[],
+            token_item_index=None,
+            response_id=None,
+            created_at=0.0,
+            schema_version=1,
+            extra={},
+        )
         assert made.extra is not entry("d").extra
         with pytest.raises(TypeError, match="prompt_token_ids"):
             TokenEntry(rollout_id="r", model_call_id="c", generation_token_ids=[], generation_log_probs=[])  # type: ignore[call-arg]

@@ -15,18 +15,17 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from tokenstore.errors import LockTimeoutError, StoreClosedError, TokenStoreError
 from tokenstore.journal.files import LockBusyError
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.requests import Begin, Put
-from tokenstore.mailbox import Message, Solo
+from tokenstore.mailbox import Mailbox, Message, Solo
 
 if TYPE_CHECKING:
     from tokenstore.hosting import Host
@@ -55,144 +54,96 @@ class Actor:
 
     def __init__(self, host: Host, rollout_id: str) -> None:
         self.rollout_id = rollout_id
+        self.mailbox = Mailbox(MAILBOX_SIZE)
         self.last_used = anyio.current_time()
         self._host = host
         self._journal = Journal(host.root, rollout_id)
-        self._send: MemoryObjectSendStream[Message]
-        self._receive: MemoryObjectReceiveStream[Message]
-        self._send, self._receive = anyio.create_memory_object_stream(MAILBOX_SIZE)
-        self._next: Message | None = None
+        self._in_hand: list[Message] = []
+        self._failure: Exception = StoreClosedError("the store's event loop ended; the outcome of this call is unknown")
         self._turn_began = 0.0
         self._turn_ended = 0.0
         self._ending = False
 
-    # ------------------------------------------------------------------------------------------ for senders
-
-    @property
-    def queued(self) -> int:
-        """Messages that wait."""
-        statistics = self._send.statistics()
-        return statistics.current_buffer_used + statistics.tasks_waiting_send + (self._next is not None)
-
-    def try_deliver(self, message: Message) -> bool:
-        """Put a message into the mailbox at once; false if it is full."""
-        try:
-            self._send.send_nowait(message)
-        except anyio.WouldBlock:
-            return False
-        return True
-
-    async def deliver(self, message: Message) -> None:
-        """Wait for a place in the mailbox; while somebody waits, the actor stays.
-
-        Raises:
-            anyio.BrokenResourceError: The actor ended meanwhile without taking the message.
-        """
-        await self._send.send(message)
-
-    def close(self) -> None:
-        """Take no more messages; the actor serves those it has, and ends."""
-        self._send.close()
-
-    # ------------------------------------------------------------------------------------------ the task
-
     async def run(self) -> None:
         """Serve until the mailbox is closed, the actor is idle for long, or the journal must be given up."""
-        failure: BaseException = StoreClosedError("the store's event loop ended; the outcome of this call is unknown")
         try:
             await self._serve_all()
         except Exception as error:
             logger.exception("the actor of rollout %s failed", self.rollout_id)
-            failure = error
+            self._failure = error
         finally:
+            # No await: nobody can find this actor any more and leave a message with it. Closing the journal waits for
+            # a critical section that asyncio's own cancellation has left to its thread, as a loop does when it ends.
             self._host.forget(self)
-            self._fail_rest(failure)
+            for message in [*self._in_hand, *self.mailbox.end()]:
+                message.answer(error=_for_one(self._failure))
             self._journal.close()
 
     async def _serve_all(self) -> None:
         while not self._ending:
-            message = await self._take()
+            message = await self.mailbox.take()
             if message is None:
                 await self._host.threads.commit(self._journal.offer_index)
                 return
-            if message.abandoned:
-                message.answer()
-            elif isinstance(message.operation, Solo):
-                await self._serve_alone(message, message.operation)
-            else:
-                await self._serve_batch(message)
-            self.last_used = anyio.current_time()
+            self._in_hand = [message]
+            if not message.abandoned:
+                await self._serve(message)
+                self.last_used = anyio.current_time()
+            self._in_hand = []
 
-    async def _take(self) -> Message | None:
-        """The next message, None after the last one of a closed mailbox."""
-        if self._next is not None:
-            message, self._next = self._next, None
-            return message
-        try:
-            return await self._receive.receive()
-        except anyio.EndOfStream:
-            return None
+    async def _serve(self, message: Message) -> None:
+        if isinstance(message.operation, Solo):
+            await self._serve_alone(message, message.operation)
+        else:
+            await self._serve_batch(message)
 
     async def _serve_alone(self, message: Message, operation: Solo) -> None:
         result, error = await self._attempt(lambda: operation.run(self._journal), reads=operation.reads)
-        if operation.retires and error is None and not self.queued:
+        if operation.retires and error is None and not self.mailbox.queued:
             # No await from here to the end of run(): nobody can find this actor and lose a message to it.
             self._ending = True
-            self._host.forget(self)
         message.answer(result, error)
 
     async def _serve_batch(self, first: Message) -> None:
         budget = self._host.budget
         await budget.take(first.cost)
-        batch = self._drain(first)
-        requests = [message.operation for message in batch if isinstance(message.operation, Put | Begin)]
         try:
+            if first.abandoned:
+                return
+            self._drain(first.cost)
+            requests = [message.operation for message in self._in_hand if isinstance(message.operation, Put | Begin)]
             _, error = await self._attempt(lambda: self._journal.commit(requests), reads=False)
         finally:
-            budget.give(sum(message.cost for message in batch))
-        for message, request in zip(batch, requests, strict=True):
+            budget.give(sum(message.cost for message in self._in_hand))
+        for message, request in zip(self._in_hand, requests, strict=True):
             message.answer(error=request.error or _for_one(error))
             self._host.note_put(message)
 
-    def _drain(self, first: Message) -> list[Message]:
-        """The first message and those behind it that may join: puts and begins whose bytes are free at once."""
-        batch, cost = [first], first.cost
+    def _drain(self, cost: int) -> None:
+        """Take those that may join the first, which has that cost: puts and begins whose bytes are free at once."""
         limit = min(BATCH_BYTES, self._host.budget.limit // BATCH_SHARE)
-        while len(batch) < BATCH_SIZE:
-            message = self._take_nowait()
-            if message is None:
-                break
-            if message.abandoned:
-                message.answer()
-                continue
-            joins = not isinstance(message.operation, Solo) and cost + message.cost <= limit
-            if not joins or not self._host.budget.try_take(message.cost):
-                self._next = message
-                break
-            cost += message.cost
-            batch.append(message)
-        return batch
+        while len(self._in_hand) < BATCH_SIZE and (message := self.mailbox.first) is not None:
+            if not message.abandoned:
+                joins = not isinstance(message.operation, Solo) and cost + message.cost <= limit
+                if not joins or not self._host.budget.try_take(message.cost):
+                    break
+                cost += message.cost
+                self._in_hand.append(message)
+            self.mailbox.take_nowait()
 
-    def _take_nowait(self) -> Message | None:
-        try:
-            return self._receive.receive_nowait()
-        except (anyio.WouldBlock, anyio.EndOfStream):
-            return None
-
-    async def _attempt(self, function: Callable[[], Any], *, reads: bool) -> tuple[Any, BaseException | None]:
+    async def _attempt(self, function: Callable[[], Any], *, reads: bool) -> tuple[Any, Exception | None]:
         """Run a function of the journal in a worker thread, and give its result or the error for those who wait."""
         try:
             return await self._hop(function, reads=reads), None
-        except TokenStoreError as error:
+        except Exception as error:
+            foreseen = isinstance(error, TokenStoreError)
+            if not foreseen:
+                logger.exception("an operation on rollout %s failed", self.rollout_id)
             if self._journal.poisoned:
                 self._host.root.counters.poisoned += 1
-                self._ending = True
-                self._host.forget(self)
-                self._fail_rest(error)
-            return None, error
-        except Exception as error:
-            logger.exception("an operation on rollout %s failed", self.rollout_id)
-            self._ending = True
+            if self._journal.poisoned or not foreseen:
+                # No await from here to the end of run(), which answers all who wait with this error.
+                self._ending, self._failure = True, error
             return None, error
 
     async def _hop(self, function: Callable[[], T], *, reads: bool) -> T:
@@ -221,17 +172,8 @@ class Actor:
             await anyio.sleep(PAUSE_SECONDS)
             self._turn_began = anyio.current_time()
 
-    def _fail_rest(self, error: BaseException) -> None:
-        """Answer all who wait; no await, so that nobody can come in between."""
-        rest: Sequence[Message] = [self._next] if self._next else []
-        self._next = None
-        for message in [*rest, *iter(self._take_nowait, None)]:
-            message.answer(error=_for_one(error))
-        self._send.close()
-        self._receive.close()
 
-
-def _for_one(error: BaseException | None) -> BaseException | None:
+def _for_one(error: Exception | None) -> Exception | None:
     """An error of its own for each of many waiters: raising one object in several tasks mixes up their tracebacks."""
     if not isinstance(error, TokenStoreError):
         return error

@@ -1,4 +1,4 @@
-"""Back-pressure by bytes: how much of a host's entries may be on its way to the disk at once."""
+"""Back-pressure: an amount that many share, such as the bytes that may be on their way to the disk at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 import anyio
 
 
-class ByteBudget:
-    """Bytes in flight, first come, first served. Used inside one event loop.
+class Budget:
+    """An amount to be taken and given back, first come, first served. Used inside one event loop.
 
-    A wish above the whole bound is granted when nothing else is out, so that no entry waits for ever.
+    A wish above the whole bound is granted when nothing else is out, so that nobody waits for ever.
     """
 
     def __init__(self, limit: int) -> None:
@@ -18,8 +18,13 @@ class ByteBudget:
         self.taken = 0
         self._waiting: deque[tuple[int, anyio.Event]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their share."""
+        return len(self._waiting)
+
     async def take(self, count: int) -> None:
-        """Wait until that many bytes are free, behind all who came before."""
+        """Wait until so much is free, behind all who came before; if it is free now, there is no await."""
         if self.try_take(count):
             return
         granted = anyio.Event()
@@ -36,14 +41,14 @@ class ByteBudget:
             raise
 
     def try_take(self, count: int) -> bool:
-        """Take them if they are free and nobody waits."""
+        """Take it if it is free and nobody waits."""
         if self._waiting or not self._fits(count):
             return False
         self.taken += count
         return True
 
     def give(self, count: int) -> None:
-        """Give bytes back."""
+        """Give it back."""
         self.taken -= count
         self._grant()
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import anyio
-import anyio.abc
+import anyio.to_thread
 
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
 from tokenstore.loop import Loop
 
 T = TypeVar("T")
+UNKNOWN = "the store was closed; the outcome of this call is unknown"
 
 
 class _Crossing(Generic[T]):
@@ -41,6 +41,10 @@ class _Crossing(Generic[T]):
                     self._result = await self._function(host)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
             self._error = error
+        except BaseException:
+            # The host's loop is being torn down; without an error the caller would take this for success.
+            self._error = StoreClosedError(UNKNOWN)
+            raise
         finally:
             self.finish()
 
@@ -74,10 +78,10 @@ class Gate:
         self._shut = False
         self._watchers: list[Callable[[], object]] = []
 
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(self) -> None:
         """Run the host until it is closed, and leave nobody waiting behind it."""
         try:
-            await self.host.run(task_status=task_status)
+            await self.host.run()
         finally:
             self._shut_now()
 
@@ -86,11 +90,15 @@ class Gate:
         done = threading.Event()
         crossing: _Crossing[T] = _Crossing(function, done.set)
         self._enter(crossing)
-        done.wait()
+        try:
+            done.wait()
+        except BaseException:  # Ctrl-C
+            self.host.loop.call_soon(crossing.cancel)
+            raise
         return crossing.outcome()
 
     async def cross(self, function: Callable[[Host], Awaitable[T]]) -> T:
-        """From another event loop: run a function in the host's loop and await it. Cancelling cancels it there."""
+        """From any event loop: run a function in the host's loop and await it. Cancelling cancels it there."""
         done = anyio.Event()
         here = Loop()
         crossing: _Crossing[T] = _Crossing(function, lambda: here.call_soon(done.set))
@@ -123,15 +131,19 @@ class Gate:
         except StoreClosedError as error:
             crossing.finish(error)
 
+    def begin_close(self) -> bool:
+        """From anywhere: have the host finish every queued message and end; false if its loop has ended."""
+        return self.host.loop.call_soon(self.host.begin_close)
+
     async def close(self) -> None:
-        """From any event loop: have every queued message finished and the host ended. Again is a no-op."""
+        """From any event loop: close the host and wait for its end. Again is a no-op."""
         done = anyio.Event()
         here = Loop()
         with self._guard:
             if self._shut:
                 return
             self._watchers.append(lambda: here.call_soon(done.set))
-        if self.host.loop.call_soon(self.host.begin_close):
+        if self.begin_close():
             await done.wait()
 
     def _shut_now(self) -> None:
@@ -143,7 +155,7 @@ class Gate:
         for wake in watchers:
             wake()
         for crossing in inside:
-            crossing.finish(StoreClosedError("the store was closed; the outcome of this call is unknown"))
+            crossing.finish(StoreClosedError(UNKNOWN))
 
 
 class HostThread:
@@ -158,16 +170,36 @@ class HostThread:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._gate: Gate | None = None
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="tokenstore", daemon=True)
         self._thread.start()
 
     @property
+    def is_over(self) -> bool:
+        """Whether it takes no calls any more: it was closed, or could not start."""
+        return self._closing or self._failure is not None or not self._thread.is_alive()
+
+    @property
+    def host(self) -> Host | None:
+        """The host, once its loop runs."""
+        return self._gate.host if self._gate else None
+
     def gate(self) -> Gate:
-        """The way in, once the loop runs."""
+        """The way in, for threads: blocks until the loop runs.
+
+        Raises:
+            OSError: The directory could not be opened.
+        """
         self._ready.wait()
         if self._gate is None:
             raise self._failure or StoreClosedError("the store's thread did not start")
         return self._gate
+
+    async def gate_soon(self) -> Gate:
+        """The way in, for event loops."""
+        if not self._ready.is_set():
+            await anyio.to_thread.run_sync(self._ready.wait, abandon_on_cancel=True)
+        return self.gate()
 
     def _run(self) -> None:
         try:
@@ -180,12 +212,20 @@ class HostThread:
     async def _main(self) -> None:
         gate = Gate(await self._make_host())
         async with anyio.create_task_group() as tasks:
-            await tasks.start(gate.run)
+            tasks.start_soon(gate.run)
+            await gate.host.running.wait()
             self._gate = gate
             self._ready.set()
+            if self._closing:
+                gate.begin_close()
 
-    def close(self) -> None:
-        """Finish every queued message, end the loop, and join the thread. For a worker thread: it blocks."""
-        with suppress(StoreClosedError):
-            self.gate.host.loop.call_soon(self.gate.host.begin_close)
-        self._thread.join()
+    def begin_close(self) -> None:
+        """Take no more calls, and end when every queued message is finished."""
+        self._closing = True
+        # Seen here, or there after the gate was set: one of both notices the other.
+        if self._gate is not None:
+            self._gate.begin_close()
+
+    async def join(self) -> None:
+        """Wait until the thread has ended; cancelled, it ends all the same."""
+        await anyio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True)

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
-import anyio.abc
-import anyio.to_thread
 
 from tokenstore.crossing import Gate, HostThread
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
+from tokenstore.mailbox import Message
 
 T = TypeVar("T")
 
@@ -39,26 +39,52 @@ class Home:
         self._guard = threading.Lock()
         self._thread: HostThread | None = None
         self._local: Gate | None = None
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._stack = AsyncExitStack()
+        self._entered = False
         self._closed = False
 
     @property
     def hosts(self) -> list[Host]:
         """The hosts that there are now."""
-        thread = self._thread
-        gates = [self._local, thread.gate if thread else None]
-        return [gate.host for gate in gates if gate is not None]
+        local, thread = self._local, self._thread
+        hosts = [local.host if local else None, thread.host if thread else None]
+        return [host for host in hosts if host is not None]
+
+    # ------------------------------------------------------------------------------------------ calling
+
+    async def ask(self, rollout_id: str, make_message: Callable[[], Message]) -> Any:
+        """Hand a message to a rollout's actor, here if this loop entered the store, else across; give its answer."""
+        local = self._local
+        if local is None or not local.host.loop.is_running_here():
+            return await self.run(lambda host: host.ask(rollout_id, make_message()))
+        self._check_usable()
+        return await local.host.ask(rollout_id, make_message())
 
     async def run(self, function: Callable[[Host], Awaitable[T]]) -> T:
-        """Run a function where the actors are: here, if this loop entered the store, or across."""
+        """Run a function in a task of its host, which waits for its threads and for which the host waits.
+
+        The caller's own task would not do: asyncio's native cancellation leaves it while its thread goes on, and then
+        the host may end and give the directory away.
+        """
         self._check_usable()
-        if self._local is not None and self._local.host.loop.is_running_here():
-            return await function(self._local.host)
-        return await self._gate().cross(function)
+        local = self._local
+        if local is not None and local.host.loop.is_running_here():
+            return await local.cross(function)
+        gate = await self._host_thread().gate_soon()
+        return await gate.cross(function)
 
     def wait(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """Run a function in the daemon thread's host and block until it is done."""
-        return self._gate().wait(function)
+        return self._host_thread().gate().wait(function)
+
+    def _host_thread(self) -> HostThread:
+        """The daemon thread with its host, started if there is none that takes calls."""
+        with self._usable():
+            if self._thread is None or self._thread.is_over:
+                self._thread = HostThread(self._make_host)
+            return self._thread
+
+    # ------------------------------------------------------------------------------------------ opening, closing
 
     async def enter(self) -> None:
         """Make the running loop the one whose task group holds the actors.
@@ -66,45 +92,72 @@ class Home:
         Raises:
             StoreClosedError: The store is closed, or was entered before.
         """
-        self._check_usable()
-        if self._local is not None:
-            raise StoreClosedError("the store is entered already; use it as it is, or build another one")
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._local = Gate(await self._make_host())
-        await self._tasks.start(self._local.run)
+        with self._usable():
+            if self._entered:
+                raise StoreClosedError("the store is entered already; use it as it is, or build another one")
+            self._entered = True
+        try:
+            await self._start_host()
+        except BaseException:
+            self._entered = False
+            raise
+
+    async def _start_host(self) -> None:
+        gate = Gate(await self._make_host())
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(gate.host.begin_close)
+            tasks.start_soon(gate.run)
+            # Shielded, since the host is: under a cancelled scope it would run, and nobody would ever end it.
+            with anyio.CancelScope(shield=True):
+                await gate.host.running.wait()
+            stack.push_async_callback(self._close_shielded)
+            self._local, self._stack = gate, stack.pop_all()
 
     async def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Close, then leave the task group; a cancelled caller waits until what was accepted is finished."""
+        try:
+            return await self._stack.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            if group.exceptions != (error,):
+                raise
+            return False  # what the body raised passes as it is, not in the group that the task group makes of it
+
+    async def _close_shielded(self) -> None:
         with anyio.CancelScope(shield=True):
             await self.close()
-        if self._tasks is None:
-            return None
-        return await self._tasks.__aexit__(kind, error, traceback)
 
     async def close(self) -> None:
         """Stop both hosts when their queued messages are finished. From any loop; again is a no-op."""
+        self._check_owner()
         with self._guard:
-            self._closed = self._local is not None
-            thread, self._thread = self._thread, None
-        if self._local is not None:
-            await self._local.close()
+            self._closed = self._closed or self._local is not None
+            local, thread = self._local, self._thread
+        # Both begin before one is waited for: a caller that is cancelled meanwhile has closed the store all the same.
         if thread is not None:
-            await anyio.to_thread.run_sync(thread.close)
+            thread.begin_close()
+        if local is not None:
+            await local.close()
+        if thread is not None:
+            await thread.join()
 
-    def _gate(self) -> Gate:
-        """The way to the host in the daemon thread, which is started if it does not run."""
+    # ------------------------------------------------------------------------------------------ checks
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Hold the guard of an open store. The owner is checked first: a fork may have copied the guard locked."""
+        self._check_owner()
         with self._guard:
             self._check_usable()
-            if self._thread is None:
-                self._thread = HostThread(self._make_host)
-            thread = self._thread
-        return thread.gate
+            yield
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise StoreClosedError("the store belongs to the process that forked this one; build one of your own here")
+        self._check_owner()
         if self._closed:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreClosedError("the store belongs to the process that forked this one; build one of your own here")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import anyio
 import anyio.abc
 
 from tokenstore.actor import Actor
-from tokenstore.budget import ByteBudget
+from tokenstore.budget import Budget
 from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError
 from tokenstore.journal.journal import Journal
@@ -36,23 +35,27 @@ class Host:
         self.path = path
         self.config: StoreConfig = root.config
         self.threads = threads
-        self.budget = ByteBudget(root.config.max_inflight_bytes)
+        self.budget = Budget(root.config.max_inflight_bytes)
         self.loop = Loop()
         self.latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._actors: dict[str, Actor] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._sweeper: anyio.CancelScope | None = None
         self._closing = anyio.Event()
+        self.running = anyio.Event()
+        """Set when actors can be started."""
 
-    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(self) -> None:
         """Keep the actors until `close`. Shielded: a cancelled caller must not end what others wait for."""
         try:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as self._tasks:
-                    task_status.started()
-                    await self._closing.wait()
+                    self.running.set()
+                    try:
+                        await self._closing.wait()
+                    finally:
+                        self.begin_close()  # nobody comes in any more, also when the loop is being torn down
         finally:
-            self._closing.set()
             self._tasks = None
             self.root.directory.close()
 
@@ -62,14 +65,10 @@ class Host:
         Raises:
             StoreClosedError: The store is closed.
         """
-        while True:
-            actor = self._actor(rollout_id)
-            # Looked up and delivered without an await between, or waiting in the mailbox, which keeps the actor.
-            if actor.try_deliver(message):
-                return await message.wait()
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await actor.deliver(message)
-                return await message.wait()
+        # Looked up and delivered without an await between; who waits for a place in the mailbox keeps the actor.
+        while not await self._actor(rollout_id).mailbox.deliver(message):
+            pass  # the actor had to end before there was a place
+        return await message.wait()
 
     def _actor(self, rollout_id: str) -> Actor:
         if self._closing.is_set() or self._tasks is None:
@@ -87,6 +86,8 @@ class Host:
         """Take an actor out, so that the next message starts a new one."""
         if self._actors.get(actor.rollout_id) is actor:
             del self._actors[actor.rollout_id]
+            if not self._actors:
+                self._stop_sweeper()
 
     def note_put(self, message: Message) -> None:
         """Keep the time that a put took, for the statistics."""
@@ -99,23 +100,27 @@ class Host:
             while self._actors and not self._closing.is_set():
                 oldest = min(actor.last_used for actor in self._actors.values())
                 await anyio.sleep(max(idle / 4, oldest + idle - anyio.current_time()))
-                for actor in list(self._actors.values()):
-                    if anyio.current_time() - actor.last_used >= idle and not actor.queued:
-                        actor.try_deliver(Message(Solo(Journal.offer_index, retires=True)))
-        self._sweeper = None
+                for actor in self._actors.values():
+                    if anyio.current_time() - actor.last_used >= idle and not actor.mailbox.queued:
+                        actor.mailbox.try_deliver(Message(Solo(Journal.offer_index, retires=True)))
+
+    def _stop_sweeper(self) -> None:
+        """End it now; the next actor starts another one, which may be before this one has ended."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
 
     def begin_close(self) -> None:
         """Take no more messages, and end when those that wait are served; in the host's loop."""
         self._closing.set()
-        for actor in list(self._actors.values()):
-            actor.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for actor in self._actors.values():
+            actor.mailbox.close()
+        self._stop_sweeper()
 
     @property
     def queued(self) -> int:
         """Messages that wait in mailboxes."""
-        return sum(actor.queued for actor in list(self._actors.values()))
+        return sum(actor.mailbox.queued for actor in list(self._actors.values()))
 
     @property
     def actors(self) -> int:
@@ -124,6 +129,6 @@ class Host:
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""
-        if self._tasks is None:
+        if self._closing.is_set() or self._tasks is None:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
         self._tasks.start_soon(function)

@@ -1,14 +1,17 @@
-"""What callers hand to an actor: one message an operation, with a place for its answer."""
+"""What callers hand to an actor: one message an operation, with a place for its answer, and where it waits."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 
+from tokenstore.budget import Budget
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Begin, Put
 from tokenstore.records import TokenEntry
@@ -54,9 +57,10 @@ class Message:
         return time.perf_counter() - self.made
 
     def answer(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Give the outcome and wake the caller; a caller who has gone does not learn it."""
-        self.result, self.error = result, error
-        self._done.set()
+        """Give the outcome and wake the caller; the first answer counts. A caller who has gone does not learn it."""
+        if not self._done.is_set():
+            self.result, self.error = result, error
+            self._done.set()
 
     async def wait(self) -> Any:
         """Wait for the outcome. Cancelled while it is queued, the operation is never done; later, it is completed."""
@@ -68,6 +72,79 @@ class Message:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+class Mailbox:
+    """The messages of one actor, first come, first served; while it is full, senders wait for a place, in order.
+
+    A message is always with its sender, in here, or in the hands of the actor, never in between: whoever ends an actor
+    finds all that it must answer. Used inside one event loop.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._places = Budget(size)
+        self._messages: deque[Message] = deque()
+        self._arrived = anyio.Event()
+        self._closed = False
+
+    @property
+    def queued(self) -> int:
+        """Messages in here, and senders that wait for a place."""
+        return self._places.taken + self._places.waiting
+
+    async def deliver(self, message: Message) -> bool:
+        """Put a message in, with no await if there is a place; false if the mailbox is closed.
+
+        Cancelled while waiting for a place, the message is not in here.
+        """
+        await self._places.take(1)
+        if self._closed:
+            self._places.give(1)
+            return False
+        self._put(message)
+        return True
+
+    def try_deliver(self, message: Message) -> bool:
+        """Put a message in at once; false if there is no place or the mailbox is closed."""
+        delivered = not self._closed and self._places.try_take(1)
+        if delivered:
+            self._put(message)
+        return delivered
+
+    def _put(self, message: Message) -> None:
+        self._messages.append(message)
+        self._arrived.set()
+
+    @property
+    def first(self) -> Message | None:
+        """The message that `take` would give now."""
+        return self._messages[0] if self._messages else None
+
+    async def take(self) -> Message | None:
+        """Wait for the next message and take it out; None after the last one of a closed mailbox."""
+        # Those who were answered just now come first with their next message, so that it joins the same batch.
+        await anyio.lowlevel.checkpoint()
+        while not self._messages and not self._closed:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return self.take_nowait()
+
+    def take_nowait(self) -> Message | None:
+        """Take the next message out, None if there is none."""
+        if not self._messages:
+            return None
+        self._places.give(1)
+        return self._messages.popleft()
+
+    def close(self) -> None:
+        """Let no more messages in; those that are in here stay, and senders that wait for a place are turned away."""
+        self._closed = True
+        self._arrived.set()
+
+    def end(self) -> list[Message]:
+        """Close, and take out all that is left."""
+        self.close()
+        return list(iter(self.take_nowait, None))
 
 
 def put_message(entry: TokenEntry) -> Message:

@@ -20,10 +20,11 @@ from typing import Any, Self, TypeVar
 from tokenstore.capture import Capture, capturing
 from tokenstore.codec import check_text
 from tokenstore.config import StoreConfig
-from tokenstore.errors import TokenCaptureRetiredError
+from tokenstore.errors import StoreClosedError, TokenCaptureRetiredError
 from tokenstore.home import Home
 from tokenstore.hosting import Host
 from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_id, validate_rollout_ids
+from tokenstore.journal.cursor import Cursor
 from tokenstore.journal.disk import Directory, Disk, OsDisk
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
@@ -39,6 +40,7 @@ from tokenstore.records import (
     entry_from,
 )
 from tokenstore.removal import remove
+from tokenstore.slices import Slices
 from tokenstore.statistics import gather
 from tokenstore.threads import Threads
 
@@ -187,18 +189,25 @@ class TokenCaptureStore:
         snapshot: TokenCaptureSnapshot = await self._do(rollout_id, Journal.peek, reads=True)
         return snapshot
 
-    async def entries(self, rollout_id: str) -> AsyncIterator[TokenEntry]:
+    def entries(self, rollout_id: str) -> AsyncIterator[TokenEntry]:
         """Give a rollout's entries one by one; memory does not grow with their number. Changes nothing.
 
-        The end is fixed at the first one.
+        The end is fixed at the first one. A reading that was cancelled cannot go on; begin a new one.
 
         Raises:
             TokenCaptureRetiredError: The rollout is retired, or was removed meanwhile.
         """
-        cursor = await self._do(rollout_id, Journal.open_cursor, reads=True)
-        while part := await self._do(rollout_id, lambda journal: journal.read_slice(cursor), reads=True):
-            for entry in part:
-                yield entry
+        cursor: Cursor | None = None
+
+        async def next_slice() -> list[TokenEntry]:
+            nonlocal cursor
+            cursor = cursor or await self._do(rollout_id, Journal.open_cursor, reads=True)
+            entries: list[TokenEntry] = await self._do(
+                rollout_id, partial(Journal.read_slice, cursor=cursor), reads=True
+            )
+            return entries
+
+        return Slices(next_slice)
 
     async def drop(self, rollout_id: str, *, snapshot_id: str, version: int) -> bool:
         """Remove a frozen rollout that nobody has marked since, leaving a fence against late writes.
@@ -234,18 +243,18 @@ class TokenCaptureStore:
 
     # ------------------------------------------------------------------------------------------ looking
 
-    async def rollouts(self) -> AsyncIterator[RolloutStatus]:
+    def rollouts(self) -> AsyncIterator[RolloutStatus]:
         """Give every rollout of the directory, in no order, without locks; streams however many there are."""
-        listing: Iterator[RolloutStatus] | None = None
+        listings: dict[Host, Iterator[RolloutStatus]] = {}
 
         async def next_slice(host: Host) -> list[RolloutStatus]:
-            nonlocal listing
-            listing = listing or list_rollouts(host.root.directory)
-            return await host.threads.read(list, islice(listing, LISTING_SLICE))
+            if not listings:
+                listings[host] = list_rollouts(host.root.directory)
+            if host not in listings:
+                raise StoreClosedError("the store was closed meanwhile; begin the listing again")
+            return await host.threads.read(list, islice(listings[host], LISTING_SLICE))
 
-        while part := await self._home.run(next_slice):
-            for status in part:
-                yield status
+        return Slices(partial(self._home.run, next_slice))
 
     async def recover(self, rollout_id: str, *, remove_lock: bool = False) -> None:
         """Do now what the next writer of a rollout would do first: mend its tail, finish its removal, note its damage.
@@ -330,7 +339,7 @@ class TokenCaptureStore:
         return await self._ask(rollout_id, lambda: Message(Solo(operation, reads=reads)))
 
     async def _ask(self, rollout_id: str, make_message: Callable[[], Message]) -> Any:
-        return await self._home.run(lambda host: host.ask(rollout_id, make_message()))
+        return await self._home.ask(rollout_id, make_message)
 
     def _wait(self, rollout_id: str, operation: Callable[[Journal], Any]) -> Any:
         validate_rollout_id(rollout_id)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import pickle
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +14,7 @@ from tests.testing.broken import BROKEN_STORES, BrokenStore
 from tests.testing.broken.recording import ForgetfulStore
 from tokenstore.errors import StoreClosedError
 from tokenstore.protocols import TokenSink, TokenSource
+from tokenstore.store import TokenCaptureStore
 from tokenstore.testing import (
     CHECKS,
     ConformanceError,
@@ -29,15 +27,6 @@ from tokenstore.testing.rollouts import agent_rollout
 from tokenstore.testing.trial import Trial
 
 pytestmark = pytest.mark.anyio
-
-needs_the_store = pytest.mark.skipif(
-    importlib.util.find_spec("tokenstore.store") is None, reason="tokenstore.store is not there yet"
-)
-
-
-def file_store() -> Any:
-    """Give the class of the real store, which the suite is older than."""
-    return importlib.import_module("tokenstore.store").TokenCaptureStore
 
 
 def memory_clients() -> Callable[[], InMemoryTokenStore]:
@@ -53,23 +42,21 @@ async def test_in_memory_store(check: str) -> None:
     await run_check(check, make, make)
 
 
-@needs_the_store
 @pytest.mark.parametrize("check", CHECKS)
 async def test_entered_file_store(check: str, tmp_path: Path) -> None:
     """The file store keeps every promise while it is entered."""
     async with AsyncExitStack() as stack:
 
-        async def make() -> Any:
-            return await stack.enter_async_context(file_store()(tmp_path / "root"))
+        async def make() -> TokenCaptureStore:
+            return await stack.enter_async_context(TokenCaptureStore(tmp_path / "root"))
 
         await run_check(check, make, make)
 
 
-@needs_the_store
 @pytest.mark.parametrize("check", CHECKS)
 async def test_file_store_never_entered(check: str, tmp_path: Path) -> None:
     """The file store keeps every promise when nobody enters it."""
-    make = partial(file_store(), tmp_path / "root")
+    make = partial(TokenCaptureStore, tmp_path / "root")
 
     await run_check(check, make, make)
 

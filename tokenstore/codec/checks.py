@@ -6,6 +6,7 @@ Messages name the field, the position and the kind of the value, never text or t
 from __future__ import annotations
 
 import math
+import operator
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -35,15 +36,13 @@ def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
     """
     packed = array("I")
     for given in slices(ids):
-        part = given
-        # array() takes True, and anything with __index__, so the types are looked at too.
-        if set(map(type, part)) - {int}:
-            part = [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(part)]
         try:
-            packed.extend(array("I", part))
-        except OverflowError:
-            at = next(at for at, value in enumerate(part) if not 0 <= value <= _LARGEST_ID)
-            _refuse(field, f"position {len(packed) + at} is outside 0 .. 2**32 - 1", call_id)
+            part = array("I", given)
+        except (TypeError, OverflowError):
+            part = array("I")
+        if len(part) < len(given) or (_may_hold_bools(part) and bool in set(map(type, given))):
+            part = array("I", [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(given)])
+        packed.extend(part)
     return packed
 
 
@@ -145,23 +144,48 @@ def check_json_fields(entry: TokenEntry) -> None:
         check_json(value, "extra", call_id)
 
 
-def encode_member(value: Any, field: str, call_id: str) -> bytes:
-    """Write one checked member of a line.
+def encode_members(fields: dict[str, Any], call_id: str) -> bytes:
+    """Write checked members of a line, in the order of their keys, without braces.
 
     Raises:
-        InvalidEntryError: It holds an integer too long for JSON readers.
+        InvalidEntryError: One holds an integer too long for JSON readers.
     """
     try:
-        return dumps(value)
+        return dumps(fields)[1:-1]
     except (ValueError, OverflowError, TypeError) as error:
-        raise InvalidEntryError(field, f"cannot be written as JSON ({error})", model_call_id=call_id) from None
+        for field, value in fields.items():
+            _check_writable(field, value, call_id)
+        raise InvalidEntryError("entry", f"cannot be written as JSON ({error})", model_call_id=call_id) from None
+
+
+def _check_writable(field: str, value: Any, call_id: str) -> None:
+    try:
+        dumps(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        _refuse(field, f"cannot be written as JSON ({error})", call_id)
+
+
+_FALSE, _TRUE = array("I", [False]).tobytes(), array("I", [True]).tobytes()
+
+
+def _may_hold_bools(ids: array[int]) -> bool:
+    """Whether some id may be 0 or 1, which array() makes of False and True too: told by bytes, at the speed of C."""
+    data = ids.tobytes()
+    return _FALSE in data or _TRUE in data
 
 
 def _plain_id(value: object, position: int, field: str, call_id: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    problem = f"position {position} holds a value of type {type(value).__name__}, ids are ints; {_TOLIST}"
-    return _refuse(field, problem, call_id)
+    """One id, looked at by itself; whatever counts as an integer does, but for bools."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        problem = f"position {position} holds a value of type {type(value).__name__}, ids are ints; {_TOLIST}"
+        _refuse(field, problem, call_id)
+    if not 0 <= number <= _LARGEST_ID:
+        _refuse(field, f"position {position} is outside 0 .. 2**32 - 1", call_id)
+    return number
 
 
 def _plain_float(value: object, position: int, field: str, call_id: str) -> float:

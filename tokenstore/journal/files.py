@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tokenstore.errors import CorruptRolloutError, DurabilityError
+from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
 from tokenstore.journal.disk import Access, File
 from tokenstore.journal.idfile import IdFile
 from tokenstore.journal.index import Index
@@ -54,6 +54,7 @@ class RolloutFiles:
         self._lock: File | None = None
         self._lock_access: Access = "read"
         self._mutex = threading.Lock()
+        self._closed = False
 
     # ------------------------------------------------------------------------------------------ sections
 
@@ -70,13 +71,9 @@ class RolloutFiles:
             DurabilityError: The disk failed while catching up; nothing was concluded from it.
             CorruptRolloutError: There is something that recovery must not touch.
         """
-        with self._mutex:
-            self._take_lock("create")
-            try:
-                self._prepare(for_removal=for_removal)
-                yield self.index
-            finally:
-                self._release_lock()
+        with self._locked("create"):
+            self._prepare(for_removal=for_removal)
+            yield self.index
 
     @contextmanager
     def shared(self) -> Iterator[Index]:
@@ -86,11 +83,20 @@ class RolloutFiles:
             LockBusyError: Somebody else holds the lock.
             CorruptRolloutError: There is something that this library cannot read.
         """
+        with self._locked("read"):
+            self._catch_up("read")
+            yield self.index
+
+    @contextmanager
+    def _locked(self, access: Access) -> Iterator[None]:
         with self._mutex:
-            self._take_lock("read")
+            # asyncio's own cancellation lets an actor end before its thread has begun. Its section must not: the store
+            # may have given its directory away, and the descriptor's number may be another directory's by now.
+            if self._closed:
+                raise StoreClosedError("the rollout's actor has ended; nothing was done")
+            self._take_lock(access)
             try:
-                self._catch_up("read")
-                yield self.index
+                yield
             finally:
                 self._release_lock()
 
@@ -318,8 +324,9 @@ class RolloutFiles:
         return True
 
     def close(self) -> None:
-        """Give everything away for good, after the running critical section."""
+        """Give everything away for good, after the running critical section; one that comes later raises."""
         with self._mutex:
+            self._closed = True
             for file in (self.tokens, self.intents, self.marker):
                 file.close()
             self.statefile.release()

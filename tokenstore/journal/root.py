@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from tokenstore.codec import PromptCache
@@ -17,15 +15,24 @@ from tokenstore.errors import DurabilityError, TokenStoreError
 from tokenstore.journal.disk import Directory
 
 
-@contextmanager
-def durable(operation: str, file: str) -> Iterator[None]:
-    """Turn an operating system error into one that says what failed and that nothing was acknowledged."""
-    try:
-        yield
-    except TokenStoreError:
-        raise
-    except OSError as error:
-        raise DurabilityError(operation, file, error) from error
+class durable:  # noqa: N801 - reads as the statement it is
+    """Turn an operating system error into one that says what failed and that nothing was acknowledged.
+
+    A class rather than a generator: it is entered some ten times for each batch.
+    """
+
+    __slots__ = ("_file", "_operation")
+
+    def __init__(self, operation: str, file: str) -> None:
+        self._operation = operation
+        self._file = file
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, TokenStoreError):
+            raise DurabilityError(self._operation, self._file, error) from error
 
 
 class Counters:

@@ -128,11 +128,15 @@ class Machine:
 class SimulatedFile:
     """An open file of a simulated disk; one open file description, as flock sees it."""
 
-    def __init__(self, machine: Machine, name: str, inode: Inode, access: Access) -> None:
+    def __init__(
+        self, machine: Machine, name: str, inode: Inode, access: Access, siblings: set[SimulatedFile] | None = None
+    ) -> None:
         self._machine = machine
         self._name = name
         self._inode = inode
         self._writable = access != "read"
+        self._siblings = set() if siblings is None else siblings
+        self._siblings.add(self)
         self._closed = False
         inode.opens += 1
 
@@ -207,6 +211,7 @@ class SimulatedFile:
             if self._closed:
                 return
             self._closed = True
+            self._siblings.discard(self)
             self._inode.holders.discard(self)
             self._inode.opens -= 1
             self._machine.release(self._inode)
@@ -214,12 +219,25 @@ class SimulatedFile:
 
 
 class SimulatedDirectory:
-    """An open root of a simulated disk."""
+    """An open root of a simulated disk; what one process has open, if each opens the root for itself."""
 
     def __init__(self, machine: Machine, names: Names[Inode]) -> None:
         self._machine = machine
         self._names = names
+        self._files: set[SimulatedFile] = set()
         self._closed = False
+
+    @property
+    def open_files(self) -> int:
+        """How many files are open that were opened here."""
+        return len(self._files)
+
+    def abandon(self) -> None:
+        """Close everything that was opened here, as the kernel does for a process that was killed."""
+        with self._machine.mutex:
+            for file in list(self._files):
+                file.close()
+            self.close()
 
     def _use(self) -> Names[Inode]:
         self._machine.check_power()
@@ -236,7 +254,7 @@ class SimulatedDirectory:
                     raise os_error(errno.ENOENT, name)
                 self._machine.take_step("open", name)
                 inode = self._machine.create(names, name)
-            return SimulatedFile(self._machine, name, inode, access)
+            return SimulatedFile(self._machine, name, inode, access, self._files)
 
     def create_temporary(self, prefix: str) -> tuple[str, SimulatedFile]:
         with self._machine.mutex:
@@ -245,7 +263,8 @@ class SimulatedDirectory:
             while (name := f"{prefix}{number:08x}") in names.seen:
                 number += 1
             self._machine.take_step("create_temporary", name)
-            return name, SimulatedFile(self._machine, name, self._machine.create(names, name), "create")
+            inode = self._machine.create(names, name)
+            return name, SimulatedFile(self._machine, name, inode, "create", self._files)
 
     def stat(self, name: str) -> FileStat | None:
         with self._machine.mutex:

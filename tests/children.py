@@ -1,0 +1,230 @@
+"""Processes that tests start, stop and kill: each function below runs in one, and talks in lines.
+
+A child says what was acknowledged by printing it; what it read back it says as JSON. Run it by `start`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tokenstore import DurabilityError, StoreConfig, TokenCaptureStore, TokenEntry
+
+TOP = Path(__file__).parents[1]
+
+
+def start(name: str, *arguments: object, wrap: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Child:
+    """Start a child that runs a function of this module, perhaps under another command such as strace."""
+    command = [*wrap, sys.executable, "-W", "error", "-m", "tests.children", name, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    process = subprocess.Popen(
+        command, cwd=TOP, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    return Child(process)
+
+
+class Child:
+    """A process that was started; leaving the context ends it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def line(self) -> str:
+        """Wait for the next line that it prints; empty at its end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().strip()
+
+    def say(self, text: str = "") -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n".encode())
+        self.process.stdin.flush()
+
+    def finish(self) -> list[str]:
+        """Wait for its end, and give the lines that it printed; it must not have complained."""
+        out, complaint = self.process.communicate()
+        assert (self.process.returncode, complaint.decode()) == (0, "")
+        return out.decode().splitlines()
+
+    def last_words(self) -> tuple[int, list[str]]:
+        """Wait for its end, however it comes, and give its status and the lines that it printed."""
+        out, _ = self.process.communicate()
+        return self.process.returncode, out.decode().splitlines()
+
+
+def entry(rollout_id: str, call_id: str, *, number: int = 0, text: str = "") -> TokenEntry:
+    """The entry that every process makes of the same arguments."""
+    return TokenEntry(
+        rollout_id=rollout_id,
+        model_call_id=call_id,
+        prompt_token_ids=list(range(number, number + 40)),
+        generation_token_ids=[number, 7],
+        generation_log_probs=[-0.5, -number / 8],
+        output_items=[{"text": text}] if text else [],
+        created_at=float(number),
+    )
+
+
+def say(*words: object) -> None:
+    """Print a line at once."""
+    print(*words, flush=True)  # noqa: T201
+
+
+def hold_lock(path: str) -> None:
+    """Hold a lock file until told to let go."""
+    with Path(path).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        say("locked")
+        sys.stdin.readline()
+
+
+def fork_and_die(path: str) -> None:
+    """Hold a lock that a child of one's own inherits, then die; the child waits to be told."""
+    file = Path(path).open("a")  # noqa: SIM115 - held until the end
+    fcntl.flock(file, fcntl.LOCK_EX)
+    child = os.fork()
+    if child == 0:
+        sys.stdin.readline()
+        os._exit(0)
+    say(child)
+    os._exit(0)
+
+
+def put_many(root: str, prefix: str, count: str, storage: str = "shared") -> None:
+    """Put entries one after the other, saying each that was acknowledged; those that failed are tried again."""
+    store = TokenCaptureStore(root, config=StoreConfig(prompt_storage=storage))  # type: ignore[arg-type]
+    for number in range(int(count)):
+        while True:
+            try:
+                store.append(entry("r", f"{prefix}{number}", number=number))
+                break
+            except DurabilityError as error:
+                say("failed", error.errno)
+                time.sleep(0.002)
+        say("acked", f"{prefix}{number}")
+
+
+def put_batches(root: str, prefix: str, count: str, size: str) -> None:
+    """Put entries, several at once, saying each that was acknowledged."""
+
+    async def main() -> None:
+        async def one(store: TokenCaptureStore, number: int) -> None:
+            call_id = f"{prefix}{number}"
+            await store.begin_call("r", call_id)
+            await store.put(entry("r", call_id, number=number))
+            say("acked", call_id)
+
+        async with TokenCaptureStore(root) as store:
+            for first in range(0, int(count), int(size)):
+                async with anyio.create_task_group() as tasks:
+                    for number in range(first, first + int(size)):
+                        tasks.start_soon(one, store, number)
+
+    anyio.run(main)
+
+
+def many_rollouts(root: str, count: str, descriptors: str) -> None:
+    """Use many rollouts at once with few descriptors."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), hard))
+
+    async def main() -> None:
+        async def one(store: TokenCaptureStore, number: int) -> None:
+            rollout_id = f"r{number}"
+            for call in range(3):
+                await store.begin_call(rollout_id, f"c{call}")
+                await store.put(entry(rollout_id, f"c{call}", number=call))
+            snapshot = await store.freeze(rollout_id)
+            assert (len(snapshot.entries), snapshot.incomplete) == (3, False)
+
+        async with TokenCaptureStore(root) as store, anyio.create_task_group() as tasks:
+            for number in range(int(count)):
+                tasks.start_soon(one, store, number)
+
+    anyio.run(main)
+    say("worked")
+
+
+def big_entries(root: str, count: str, size: str, inflight: str) -> None:
+    """Put entries with a large text all at once, read them one by one, and say the peak of the memory after each."""
+    text = "A" * int(size)
+    say(_peak())
+
+    async def main() -> None:
+        async with TokenCaptureStore(root, config=StoreConfig(max_inflight_bytes=int(inflight))) as store:
+            async with anyio.create_task_group() as tasks:
+                for number in range(int(count)):
+                    tasks.start_soon(store.put, entry("r", f"c{number}", number=number, text=text))
+            say(_peak())
+            seen = 0
+            async for each in store.entries("r"):
+                assert each.output_items[0]["text"] == text
+                seen += 1
+            say(_peak())
+            say(seen)
+
+    anyio.run(main)
+
+
+def read(root: str, rollout_id: str, limit: str) -> None:
+    """Read a rollout in every way, and say what came of it and the peak of the memory."""
+
+    async def main() -> None:
+        config = StoreConfig(max_entry_bytes=int(limit))
+        async with TokenCaptureStore(root, config=config) as store:
+            outcomes: dict[str, Any] = {"before": _peak()}
+            for name, operation in (
+                ("listed", lambda: _count(store.rollouts())),
+                ("entries", lambda: _count(store.entries(rollout_id))),
+                ("put", lambda: store.put(entry(rollout_id, "late"))),
+                ("frozen", lambda: _frozen(store, rollout_id)),
+                ("removed", lambda: store.delete([rollout_id])),
+            ):
+                try:
+                    outcomes[name] = await operation()  # type: ignore[no-untyped-call]
+                except Exception as error:  # noqa: BLE001 - what is raised is what is asked for
+                    outcomes[name] = f"{type(error).__name__}: {error}"
+            outcomes["peak"] = _peak()
+            say(json.dumps(outcomes))
+
+    anyio.run(main)
+
+
+async def _count(items: Any) -> int:
+    return len([item async for item in items])
+
+
+async def _frozen(store: TokenCaptureStore, rollout_id: str) -> list[Any]:
+    snapshot = await store.freeze(rollout_id)
+    return [[each.model_call_id for each in snapshot.entries], list(snapshot.incomplete_reasons)[:8]]
+
+
+def _peak() -> int:
+    """The most memory that this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+CHILDREN: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (hold_lock, fork_and_die, put_many, put_batches, many_rollouts, big_entries, read)
+}
+
+if __name__ == "__main__":
+    CHILDREN[sys.argv[1]](*sys.argv[2:])

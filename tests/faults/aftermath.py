@@ -1,0 +1,124 @@
+"""What is checked on the disk that a crash has left, against the ledger of that moment.
+
+1. Readers see what was acknowledged, whole, and change nothing.
+2. Recovery ends, gives facts that the ledger allows, writes down what it found, and a second one changes nothing.
+3. What had no answer is asked again: each answer is one that may be given.
+4. Freezing gives everything that was acknowledged, masked where a call was lost; after another power cut, in another
+   process, the same again.
+5. No descriptor, lock or temporary file is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.faults.ledger import Ledger, WrongError
+from tests.faults.operations import Alone, Freeze, Nothing, Operation, Peek
+from tests.faults.process import ROOT
+from tests.faults.world import World
+from tokenstore.config import StoreConfig
+from tokenstore.journal.layout import TEMPORARY_PREFIX, Names
+from tokenstore.journal.statefile import parse_state
+from tokenstore.testing import PersistencePolicy, SimulatedDisk
+
+
+class Aftermath:
+    """The life of a disk after a crash.
+
+    Args:
+        disk: What the crash has left; nothing is open on it.
+        ledger: What is known.
+        rollouts: The rollouts of the script.
+        configs: How those who come use the store.
+    """
+
+    def __init__(
+        self, disk: SimulatedDisk, ledger: Ledger, rollouts: Sequence[str], configs: Sequence[StoreConfig]
+    ) -> None:
+        self._world = World(configs, disk=disk)
+        self._ledger = ledger
+        self._rollouts = rollouts
+
+    def check(self) -> None:
+        """Go through it.
+
+        Raises:
+            WrongError: A promise is broken.
+        """
+        before = self._files()
+        self._look_without_touching()
+        self._recover_twice()
+        self._ask_again()
+        self._freeze_twice()
+        self._world.close()
+        temporary = {name for name in self._files() if name.startswith(TEMPORARY_PREFIX)}
+        if not temporary <= before.keys():
+            raise WrongError(f"temporary files are left: {sorted(temporary - before.keys())}")
+
+    def _files(self) -> dict[str, bytes]:
+        return self._world.disk.files(ROOT)
+
+    def _perform(self, operation: Operation) -> None:
+        operation = self._world.bind(operation)
+        self._ledger = self._ledger.noted(operation, self._world.perform(operation))
+
+    def _look_without_touching(self) -> None:
+        before = self._files()
+        for rollout in self._rollouts:
+            self._perform(Alone(Peek(), rollout))
+        if self._files() != before:
+            raise WrongError(f"reading has changed {_changed(before, self._files())}")
+
+    def _recover_twice(self) -> None:
+        for rollout in self._rollouts:
+            self._perform(Alone(Nothing(), rollout))
+            self._perform(Alone(Peek(), rollout))
+        before = self._files()
+        _check_written(before, self._rollouts)
+        self._world.close()
+        for rollout in self._rollouts:
+            self._perform(Alone(Nothing(), rollout))
+        if self._files() != before:
+            raise WrongError(f"a second recovery has changed {_changed(before, self._files())}")
+
+    def _ask_again(self) -> None:
+        for operation in self._ledger.pending:
+            self._perform(operation)
+
+    def _freeze_twice(self) -> None:
+        for rollout in self._rollouts:
+            self._perform(Alone(Freeze(), rollout))
+        before = self._files()
+        _check_written(before, self._rollouts)
+        self._check_removed(before)
+        self._world.cut_power(PersistencePolicy.SYNCED)
+        for rollout in self._rollouts:
+            self._perform(Alone(Freeze(), rollout))
+        if self._files() != before:
+            raise WrongError(f"a power cut after the last freeze has changed {_changed(before, self._files())}")
+
+
+    def _check_removed(self, files: dict[str, bytes]) -> None:
+        """Any message but a removal finishes a removal that was interrupted."""
+        for rollout in self._rollouts:
+            left = [name for name in Names.of(rollout).records if name in files]
+            if left and self._ledger.surely("retired", rollout):
+                raise WrongError(f"{rollout} is retired, and {left} is still there")
+
+
+def _check_written(files: dict[str, bytes], rollouts: Sequence[str]) -> None:
+    """Look at the files of rollouts that were recovered: the state is whole, and the marker is not behind it."""
+    for names in map(Names.of, rollouts):
+        state = parse_state(files.get(names.state, b"{}"))
+        if "state_lost" in state.damage:
+            raise WrongError(f"{names.state} is torn")
+        if state.retired:
+            continue
+        marker = files.get(names.marker, b"").decode(errors="replace").split("\n")
+        missing = set(state.marked or ()).difference(marker)
+        if missing:
+            raise WrongError(f"{names.state} counts marks that {names.marker} lacks: {sorted(missing)}")
+
+
+def _changed(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
