@@ -140,7 +140,7 @@ def put_batches(root: str, prefix: str, count: str, size: str) -> None:
     anyio.run(main)
 
 
-def many_rollouts(root: str, count: str, descriptors: str) -> None:
+def many_rollouts(backend: str, root: str, count: str, descriptors: str) -> None:
     """Use many rollouts at once with few descriptors."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), hard))
@@ -158,11 +158,11 @@ def many_rollouts(root: str, count: str, descriptors: str) -> None:
             for number in range(int(count)):
                 tasks.start_soon(one, store, number)
 
-    anyio.run(main)
+    anyio.run(main, backend=backend)
     say("worked")
 
 
-def big_entries(root: str, count: str, size: str, inflight: str) -> None:
+def big_entries(backend: str, root: str, count: str, size: str, inflight: str) -> None:
     """Put entries with a large text all at once, read them one by one, and say the peak of the memory after each."""
     text = "A" * int(size)
     say(_peak())
@@ -180,7 +180,7 @@ def big_entries(root: str, count: str, size: str, inflight: str) -> None:
             say(_peak())
             say(seen)
 
-    anyio.run(main)
+    anyio.run(main, backend=backend)
 
 
 def read(root: str, rollout_id: str, limit: str) -> None:

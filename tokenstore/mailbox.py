@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +11,6 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from tokenstore.budget import Budget
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Begin, Put
 from tokenstore.records import TokenEntry
@@ -19,6 +18,7 @@ from tokenstore.records import TokenEntry
 _ID_BYTES = 7
 _LOG_PROB_BYTES = 22
 _SCALAR_BYTES = 8
+_KEY_BYTES = 16
 _LINE_BYTES = 256
 """Rough sizes of a line's parts, for the budget of bytes in flight: a bound, not a count."""
 
@@ -75,45 +75,49 @@ class Message:
 
 
 class Mailbox:
-    """The messages of one actor, first come, first served; while it is full, senders wait for a place, in order.
+    """The messages of one actor, first come, first served; while it is full, senders wait outside, in order.
 
     A message is always with its sender, in here, or in the hands of the actor, never in between: whoever ends an actor
     finds all that it must answer. Used inside one event loop.
     """
 
     def __init__(self, size: int) -> None:
-        self._places = Budget(size)
+        self._size = size
         self._messages: deque[Message] = deque()
+        self._outside: OrderedDict[Message, anyio.Event] = OrderedDict()
         self._arrived = anyio.Event()
         self._closed = False
 
     @property
     def queued(self) -> int:
-        """Messages in here, and senders that wait for a place."""
-        return self._places.taken + self._places.waiting
+        """Messages in here and outside."""
+        return len(self._messages) + len(self._outside)
 
     async def deliver(self, message: Message) -> bool:
-        """Put a message in, with no await if there is a place; false if the mailbox is closed.
-
-        Cancelled while waiting for a place, the message is not in here.
-        """
-        await self._places.take(1)
-        if self._closed:
-            self._places.give(1)
-            return False
-        self._put(message)
-        return True
+        """Put a message in, with no await if there is a place; false if the mailbox is closed."""
+        if self.try_deliver(message):
+            return True
+        return not self._closed and await self._wait_outside(message)
 
     def try_deliver(self, message: Message) -> bool:
         """Put a message in at once; false if there is no place or the mailbox is closed."""
-        delivered = not self._closed and self._places.try_take(1)
-        if delivered:
-            self._put(message)
-        return delivered
-
-    def _put(self, message: Message) -> None:
+        if self._closed or self.queued >= self._size:
+            return False
         self._messages.append(message)
         self._arrived.set()
+        return True
+
+    async def _wait_outside(self, message: Message) -> bool:
+        """Wait until the message was let in, or the mailbox closed."""
+        place = self._outside[message] = anyio.Event()
+        try:
+            await place.wait()
+        except BaseException:
+            message.abandoned = True  # it may have been let in meanwhile
+            raise
+        finally:
+            turned_away = self._outside.pop(message, None) is not None
+        return not turned_away
 
     @property
     def first(self) -> Message | None:
@@ -133,13 +137,20 @@ class Mailbox:
         """Take the next message out, None if there is none."""
         if not self._messages:
             return None
-        self._places.give(1)
-        return self._messages.popleft()
+        message = self._messages.popleft()
+        if self._outside and not self._closed:
+            # Let in here, not by its sender: trio wakes those who wake together in any order.
+            entering, place = self._outside.popitem(last=False)
+            self._messages.append(entering)
+            place.set()
+        return message
 
     def close(self) -> None:
-        """Let no more messages in; those that are in here stay, and senders that wait for a place are turned away."""
+        """Let no more messages in; those in here stay, those outside are turned away."""
         self._closed = True
         self._arrived.set()
+        for place in self._outside.values():
+            place.set()
 
     def end(self) -> list[Message]:
         """Close, and take out all that is left."""
@@ -151,7 +162,7 @@ def put_message(entry: TokenEntry) -> Message:
     """The message that stores an entry, with an estimate of the bytes of its line."""
     numbers = _ID_BYTES * (len(entry.prompt_token_ids) + len(entry.generation_token_ids))
     numbers += _LOG_PROB_BYTES * len(entry.generation_log_probs)
-    rest = sum(_size(value) for value in (entry.output_items, entry.routed_experts, entry.extra))
+    rest = _size([entry.output_items, entry.routed_experts, entry.extra])
     return Message(Put(entry), _LINE_BYTES + numbers + rest)
 
 
@@ -160,16 +171,30 @@ def begin_message(call_id: str) -> Message:
     return Message(Begin(call_id), _LINE_BYTES)
 
 
-def _size(value: Any, depth: int = 0) -> int:
-    """Estimate the bytes of a JSON value; of a long list of lists, by its first element."""
-    if isinstance(value, str):
-        return len(value) if value.isascii() else 3 * len(value)
-    if depth > 32:
-        return _SCALAR_BYTES
-    if isinstance(value, dict):
-        return sum(_SCALAR_BYTES + _size(key) + _size(item, depth + 1) for key, item in value.items())
-    if isinstance(value, list | tuple) and value:
-        if len(value) > 64:
-            return len(value) * _size(value[0], depth + 1)
-        return sum(_size(item, depth + 1) for item in value)
-    return _SCALAR_BYTES
+def _size(values: list[Any]) -> int:
+    """Estimate the bytes of JSON values; of a long list, by its first element.
+
+    Each list and object is looked at once: one that holds itself, which the codec will refuse, would have no end here.
+    """
+    size = 0
+    seen: set[int] = set()
+    waiting: list[tuple[Any, int]] = [(values, 1)]
+    while waiting:
+        value, times = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            size += times * _KEY_BYTES * len(value)
+            value = value.values()
+        elif len(value) > 64:
+            times *= len(value)
+            value = value[:1]
+        for item in value:
+            if isinstance(item, str):
+                size += times * (len(item) if item.isascii() else 3 * len(item))
+            elif isinstance(item, dict | list | tuple):
+                waiting.append((item, times))
+            else:
+                size += times * _SCALAR_BYTES
+    return size

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-from tokenstore.errors import RemovalError, TokenStoreError
+from tokenstore.errors import RemovalError
 from tokenstore.hosting import Host
 from tokenstore.journal.journal import Journal
 from tokenstore.mailbox import Message, Solo
@@ -49,7 +49,7 @@ class _Removal:
     async def _one(self, rollout_id: str, operation: Callable[[Journal], Any], results: dict[str, Any]) -> None:
         try:
             results[rollout_id] = await self._host.ask(rollout_id, Message(Solo(operation)))
-        except TokenStoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
             self.causes[rollout_id] = error
 
     def _remaining(self) -> Iterable[str]:

@@ -329,9 +329,9 @@ class TokenCaptureStore:
 
     async def _make_host(self) -> Host:
         """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
-        threads = Threads()
-        directory = await threads.commit(self._disk.open_root, self.root)
-        return Host(Root(directory, self._config, self._counters), self.root, threads)
+        directory = await Threads().commit(self._disk.open_root, self.root)
+        root = Root(directory, self._config, self._counters)
+        return Host(root, self.root, Threads(root.sections))
 
     async def _do(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
         """Have an operation done alone by the rollout's actor."""

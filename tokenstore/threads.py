@@ -46,10 +46,14 @@ _in_thread = wrap(_apply)
 
 
 class Threads:
-    """The worker threads of one host. Make it inside the host's event loop."""
+    """The worker threads of one host. Make it inside the host's event loop.
 
-    def __init__(self) -> None:
-        self._commits = _WorkerThreads(anyio.CapacityLimiter(COMMIT_THREADS))
+    Args:
+        commits: Critical sections at once, fewer than usual where few files may be open.
+    """
+
+    def __init__(self, commits: int = COMMIT_THREADS) -> None:
+        self._commits = _WorkerThreads(anyio.CapacityLimiter(min(commits, COMMIT_THREADS)))
         self._reads = _WorkerThreads(anyio.CapacityLimiter(READ_THREADS))
 
     async def commit(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:

@@ -1,4 +1,4 @@
-"""What the cases stand on: entries by number, their lines as two libraries write them, and stores on simulated disks."""
+"""What the cases stand on: entries by number, their lines as two libraries write them, stores on simulated disks."""
 
 from __future__ import annotations
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import errno
 import fcntl
 import os
 import random
+import re
 import resource
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,13 @@ TESTS = Path(__file__).parents[1]
 MIB = 1024 * 1024
 
 
-async def _check_bounded_memory(root: Path, count: int, size: int, inflight: int) -> None:
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+def _check_bounded_memory(root: Path, backend: str, count: int, size: int, inflight: int) -> None:
     """Run a child that puts large entries all at once, and hold its memory to a bound that knows no count."""
-    with start("big_entries", root, count, size, inflight) as child:
-        before, written, read, seen = map(int, await anyio.to_thread.run_sync(child.finish))
+    with start("big_entries", backend, root, count, size, inflight) as child:
+        before, written, read, seen = map(int, child.finish())
 
     assert seen == count
     # A large entry is there as text, as encoded member, as line and as the bytes appended; reading holds two or three.
@@ -42,39 +44,35 @@ async def _check_bounded_memory(root: Path, count: int, size: int, inflight: int
     assert read - before < 4 * inflight + 8 * size + 64 * MIB
 
 
-async def test_case_21_large_entries_take_bounded_memory(tmp_path: Path) -> None:
+@BACKENDS
+def test_case_21_large_entries_take_bounded_memory(backend: str, tmp_path: Path) -> None:
     """Thirty entries of 4 MB at once take no more memory than a few of them, in put and while read one by one."""
-    await _check_bounded_memory(tmp_path, 30, 4 * MIB, 8 * MIB)
+    _check_bounded_memory(tmp_path, backend, 30, 4 * MIB, 8 * MIB)
 
 
 @pytest.mark.kernel
-async def test_case_21_fifty_entries_of_20_mb_take_bounded_memory(tmp_path: Path) -> None:
+@BACKENDS
+def test_case_21_fifty_entries_of_20_mb_take_bounded_memory(backend: str, tmp_path: Path) -> None:
     """The report's own size: a gigabyte of images, put at once, in a fraction of it."""
-    await _check_bounded_memory(tmp_path, 50, 20 * MIB, 40 * MIB)
-
-
-def _async_tests() -> Iterator[tuple[str, str]]:
-    for path in sorted(TESTS.rglob("test_*.py")):
-        text = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield f"{path.relative_to(TESTS)}::{node.name}", text
+    _check_bounded_memory(tmp_path, backend, 50, 20 * MIB, 40 * MIB)
 
 
 def test_case_29_every_async_test_runs_on_both_loops() -> None:
-    """Every async test is anyio's to run, so the fixture gives it asyncio, uvloop and trio, one after the other."""
-    tests = list(_async_tests())
+    """Every module with an async test gives it to anyio, whose fixture runs it on asyncio, uvloop and trio."""
+    modules = {path.relative_to(TESTS): path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
+    asynchronous = {
+        path: text for path, text in modules.items() if re.search(r"^ *async def test_", text, re.MULTILINE)
+    }
 
-    assert len(tests) > 100
-    assert [name for name, text in tests if "pytest.mark.anyio" not in text] == []
+    assert Path("cases/test_processes.py") in asynchronous
+    assert [str(path) for path, text in asynchronous.items() if "pytest.mark.anyio" not in text] == []
 
 
-def test_case_29_the_loops_are_asyncio_and_trio(request: pytest.FixtureRequest) -> None:
-    """The fixture of all async tests names both libraries."""
-    (fixture,) = request._fixturemanager._arg2fixturedefs["anyio_backend"][-1:]
-    ids = {parameter.id for parameter in fixture.params or ()}  # type: ignore[attr-defined]
+async def test_case_29_the_loops_are_asyncio_and_trio(anyio_backend_name: str) -> None:
+    """Each of these tests runs inside the event loop that its name says."""
+    module = type(anyio.lowlevel.current_token().native_token).__module__
 
-    assert {"asyncio", "trio"} <= ids
+    assert module.split(".")[0] in {"asyncio": ("asyncio", "uvloop"), "trio": ("trio",)}[anyio_backend_name]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -83,8 +81,7 @@ async def test_case_30_a_cancelled_put_is_whole_or_absent(
     native: bool, seed: int, tmp_path: Path, anyio_backend_name: str
 ) -> None:
     """Puts of megabytes cancelled at random points are each wholly there or not at all, and a retry is idempotent."""
-    if native and anyio_backend_name != "asyncio":
-        pytest.skip("native cancellation is asyncio's")
+    native = native and anyio_backend_name == "asyncio"
     chance = random.Random(seed)  # noqa: S311 - replayable, not secret
     given = [entry(number, output_items=[{"text": "B" * MIB}], token_item_index=0) for number in range(6)]
     async with TokenCaptureStore(tmp_path) as store:
@@ -205,12 +202,11 @@ async def test_case_32_closing_answers_every_queued_put(entered: bool, tmp_path:
     assert {f"c{number}" for number, outcome in outcomes.items() if outcome == "durable"} <= there
 
 
-async def test_case_33_many_rollouts_work_with_few_descriptors(tmp_path: Path) -> None:
+@BACKENDS
+def test_case_33_many_rollouts_work_with_few_descriptors(backend: str, tmp_path: Path) -> None:
     """Five hundred rollouts in use at once all work in a process that may open 64 files."""
-    with start("many_rollouts", tmp_path, 500, 64) as child:
-        said = await anyio.to_thread.run_sync(child.finish)
-
-    assert said == ["worked"]
+    with start("many_rollouts", backend, tmp_path, 500, 64) as child:
+        assert child.finish() == ["worked"]
 
 
 @pytest.mark.parametrize("code", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
@@ -248,7 +244,7 @@ async def test_case_34_a_lock_that_fails_later_is_an_error_too(code: str) -> Non
     assert_same((await frozen(disk)).entries, entry(1))
 
 
-async def _check_two_writers(root: Path, count: int, kills: int, fills: int, seed: int) -> None:
+def _check_two_writers(root: Path, count: int, kills: int, fills: int, seed: int) -> None:
     """Run two writers, kill one now and then, fill the disk of the other, and account for what was acknowledged."""
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)  # noqa: S311 - replayable, not secret
@@ -268,8 +264,7 @@ async def _check_two_writers(root: Path, count: int, kills: int, fills: int, see
                 acked |= {line.split()[1] for line in killed.last_words()[1] if line.startswith("acked")}
         acked |= {line.split()[1] for line in filled.finish() if line.startswith("acked")}
 
-    async with TokenCaptureStore(root) as store:
-        snapshot = await store.freeze("r")
+    snapshot = TokenCaptureStore(root).freeze_now("r")
 
     there = [each.model_call_id for each in snapshot.entries]
     assert acked - set(there) == set()
@@ -291,13 +286,13 @@ def _acked(child: children.Child, lines: int) -> set[str]:
     return {line.split()[1] for line in said if line.startswith("acked")}
 
 
-async def test_case_35_two_writers_lose_nothing_acked(tmp_path: Path) -> None:
+def test_case_35_two_writers_lose_nothing_acked(tmp_path: Path) -> None:
     """Of two processes that write one rollout, one killed, one with a full disk, nothing acked is lost or doubled."""
-    await anyio.to_thread.run_sync(anyio.run, lambda: _check_two_writers(tmp_path, 60, kills=2, fills=3, seed=35))
+    _check_two_writers(tmp_path, 60, kills=2, fills=3, seed=35)
 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("seed", range(3))
-async def test_case_35_two_writers_of_a_thousand_entries(seed: int, tmp_path: Path) -> None:
+def test_case_35_two_writers_of_a_thousand_entries(seed: int, tmp_path: Path) -> None:
     """The report's own size: a thousand entries each, ten kills, the disk full sixty times."""
-    await anyio.to_thread.run_sync(anyio.run, lambda: _check_two_writers(tmp_path, 1000, kills=10, fills=6, seed=seed))
+    _check_two_writers(tmp_path, 1000, kills=10, fills=6, seed=seed)

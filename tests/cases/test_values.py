@@ -172,7 +172,19 @@ async def test_case_14_a_log_prob_that_is_no_finite_number_is_refused(value: Any
 @pytest.mark.parametrize("storage", ["shared", "full"])
 async def test_case_14_unusual_log_probs_are_kept_bit_for_bit(storage: str) -> None:
     """The ends of the doubles and both zeros come back with their 64 bits, an int as the float it is."""
-    log_probs = [-9999.0, 0, -0.0, 5e-324, -5e-324, -1e-5, -1.25e-5, -9.999e-5, -1e-4, 1.7976931348623157e308, 0.1 + 0.2]
+    log_probs = [
+        -9999.0,
+        0,
+        -0.0,
+        5e-324,
+        -5e-324,
+        -1e-5,
+        -1.25e-5,
+        -9.999e-5,
+        -1e-4,
+        1.7976931348623157e308,
+        0.1 + 0.2,
+    ]
     ids = list(range(len(log_probs)))
     disk = SimulatedDisk()
 

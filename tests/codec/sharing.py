@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tests.samples import LIMIT, entry
 from tokenstore.codec import PromptCache, PromptReader, StoredLine, decode_line, prepare
@@ -46,8 +46,11 @@ class LineFile:
 
     def read(self) -> list[TokenEntry | None]:
         """Give every entry whole, None where the base is lost."""
-        stored = [(decode_line(line, self._rollout_id), place) for place, line in enumerate(self.lines)]
-        return [self._reader.whole(line, place) for line, place in stored]
+        return list(self)
+
+    def __iter__(self) -> Iterator[TokenEntry | None]:
+        for place, line in enumerate(self.lines):
+            yield self._reader.whole(decode_line(line, self._rollout_id), place)
 
 
 def call(name: str, prompt: Iterable[int], generation: Iterable[int] = (9,)) -> TokenEntry:
@@ -66,12 +69,14 @@ def wandering_rollout(seed: int, calls: int) -> list[TokenEntry]:
     chance = random.Random(seed)  # noqa: S311 - test data
     made: list[TokenEntry] = []
     for number in range(calls):
-        start = everything(chance.choice(made[-6:])) if made and chance.random() < 0.9 else []
+        start = everything(chance.choice(made[-3:])) if made and chance.random() < 0.9 else []
         kind = chance.random()
-        if kind < 0.15:
+        if kind < 0.06:
             start = start[: chance.randrange(len(start) + 1)]
-        elif kind < 0.25 and start:
+        elif kind < 0.12 and start:
             start[chance.randrange(len(start))] ^= 1
         fresh = [chance.getrandbits(1) for _ in range(chance.choice((0, 1, 40, 300)))]
-        made.append(call(f"c{number}", start + fresh, [chance.getrandbits(1) for _ in range(chance.choice((0, 1, 30)))]))
+        made.append(
+            call(f"c{number}", start + fresh, [chance.getrandbits(1) for _ in range(chance.choice((0, 1, 30)))])
+        )
     return made

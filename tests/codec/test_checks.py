@@ -136,7 +136,7 @@ class TestLogProbs:
         assert stored == log_probs
 
     def test_doubles_of_numpy_are_floats(self) -> None:
-        """numpy's double is a float already, and is stored as one."""
+        """A double of numpy is a float already, and is stored as one."""
         made = entry(generation_log_probs=[np.float64(-0.5), np.float64(-1.0)])
 
         assert decode_line(line_of(made), "r").entry.generation_log_probs == [-0.5, -1.0]
@@ -200,7 +200,9 @@ class TestJson:
         assert "deeper than 512" in refusal_of(entry(extra={"cycle": cycle})).problem
         assert "deeper than 512" in refusal_of(entry(output_items=[item])).problem
 
-    @pytest.mark.parametrize("value", [2**63 - 1, 2**63, 2**64, -(2**63), 10**400, -(10**4299)], ids=lambda value: str(value)[:20])
+    @pytest.mark.parametrize(
+        "value", [2**63 - 1, 2**63, 2**64, -(2**63), 10**400, -(10**4299)], ids=lambda value: str(value)[:20]
+    )
     @pytest.mark.parametrize("checksum", [True, False])
     def test_large_integers_come_back(self, value: int, checksum: bool) -> None:
         """An integer as long as JSON readers take is stored digit for digit."""
@@ -248,7 +250,9 @@ def test_codes_are_texts(code: str | None) -> None:
     check_text(code, "code", "c0")
 
 
-@pytest.mark.parametrize(("code", "problem"), [(400, "is of type int, it must be a string or None"), ("\ud800", "holds")])
+@pytest.mark.parametrize(
+    ("code", "problem"), [(400, "is of type int, it must be a string or None"), ("\ud800", "holds")]
+)
 def test_other_codes_are_refused(code: Any, problem: str) -> None:
     """Another kind of code, or one that UTF-8 cannot carry, is refused."""
     with pytest.raises(InvalidEntryError, match=f"call 'c0', code: {problem}"):

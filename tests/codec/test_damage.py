@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tests.samples import entry, foreign_line, line_of
-from tokenstore.codec import DamagedLineError, KnownPrompt, UnacceptableLineError, decode_line, encode_entry, inspect_line
+from tokenstore.codec import (
+    DamagedLineError,
+    KnownPrompt,
+    UnacceptableLineError,
+    decode_line,
+    encode_entry,
+    inspect_line,
+)
 
 IDS = b"".join(number.to_bytes(4, "little") for number in range(300))
 SMALL = entry(
@@ -64,7 +71,12 @@ def swapped(line: bytes) -> Iterator[bytes]:
     """Give the line with each two neighbours exchanged that differ."""
     for position in range(1, len(line)):
         if line[position - 1] != line[position]:
-            yield line[: position - 1] + line[position : position + 1] + line[position - 1 : position] + line[position + 1 :]
+            yield (
+                line[: position - 1]
+                + line[position : position + 1]
+                + line[position - 1 : position]
+                + line[position + 1 :]
+            )
 
 
 def doubled(line: bytes) -> Iterator[bytes]:
@@ -85,7 +97,9 @@ def test_every_small_damage_is_refused(line: bytes, change: Any, read: Any) -> N
     assert let_pass == []
 
 
-@pytest.mark.parametrize("number", [b"-", b"01", b"1.", b".5", b"1e400", b"NaN", b"Infinity", b"-Infinity", b"+1", b"1e", b"--1"])
+@pytest.mark.parametrize(
+    "number", [b"-", b"01", b"1.", b".5", b"1e400", b"NaN", b"Infinity", b"-Infinity", b"+1", b"1e", b"--1"]
+)
 @pytest.mark.parametrize("checksum", [b"", b',"crc32":1'])
 def test_foreign_numbers_that_are_none_are_damage(number: bytes, checksum: bytes) -> None:
     """A number that JSON does not know is damage in any field, never 0.0 or something near it."""

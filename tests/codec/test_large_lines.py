@@ -76,10 +76,12 @@ def test_comes_back(prompt: int, generation: int, checksum: bool) -> None:
 def test_keys_inside_items_are_left_alone(value: Any, key: str, where: str, size: str) -> None:
     """A value inside an item that has the name of an array is neither cut nor taken for the line's own."""
     inner = {"a": 0, key: value, "zz": 1}
-    fields: dict[str, Any] = {"item": {"output_items": [inner]}, "extra": {"extra": {"other": inner}}}.get(
-        where, {"routed_experts": inner}
-    )
-    made = large(1, prompt=300, generation=20, model=PADDING if size == "large" else "m", **fields)
+    places: dict[str, dict[str, Any]] = {
+        "item": {"output_items": [inner]},
+        "routed_experts": {"routed_experts": inner},
+        "extra": {"extra": {"other": inner}},
+    }
+    made = large(1, prompt=300, generation=20, model=PADDING if size == "large" else "m", **places[where])
 
     for checksum in (True, False):
         line = line_of(made, checksum=checksum)

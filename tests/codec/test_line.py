@@ -64,11 +64,27 @@ class TestForm:
             crc32 = b',"crc32":%d' % json.loads(line)["crc32"] if checksum else b""
             assert b"\n" not in line
             assert names == [*sorted(set(names) - {"crc32"}), *(["crc32"] if checksum else [])]
-            assert line == dumps({name: value for name, value in json.loads(line).items() if name != "crc32"})[:-1] + crc32 + b"}"
+            assert (
+                line
+                == dumps({name: value for name, value in json.loads(line).items() if name != "crc32"})[:-1]
+                + crc32
+                + b"}"
+            )
 
     def test_unknown_fields_stand_among_the_others(self) -> None:
         """Unknown fields are members like the declared ones, wherever the alphabet puts them."""
-        names = ("", "a", "generation_log_probz", "prompt_a", "prompt_bases", "prompt_resu", "prompt_token_id", "zz", "é", "\n")
+        names = (
+            "",
+            "a",
+            "generation_log_probz",
+            "prompt_a",
+            "prompt_bases",
+            "prompt_resu",
+            "prompt_token_id",
+            "zz",
+            "é",
+            "\n",
+        )
         made = entry(extra=dict.fromkeys(names, 1))
 
         line = line_of(made)

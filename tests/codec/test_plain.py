@@ -36,8 +36,36 @@ class TestJson:
     @pytest.mark.parametrize(
         "text",
         [
-            *("01", "[1.]", "[.5]", "[-]", "[-,-0.2]", "1e400", "-1e999", "NaN", "[Infinity]", "-Infinity", "+1", "0x10"),
-            *('"a\nb"', '"\x00"', '"\x1f"', "'a'", '{a:1}', "[1,]", '{"a":1,}', "[1 2]", "", " ", "nul", "True", "{", "]"),
+            *(
+                "01",
+                "[1.]",
+                "[.5]",
+                "[-]",
+                "[-,-0.2]",
+                "1e400",
+                "-1e999",
+                "NaN",
+                "[Infinity]",
+                "-Infinity",
+                "+1",
+                "0x10",
+            ),
+            *(
+                '"a\nb"',
+                '"\x00"',
+                '"\x1f"',
+                "'a'",
+                "{a:1}",
+                "[1,]",
+                '{"a":1,}',
+                "[1 2]",
+                "",
+                " ",
+                "nul",
+                "True",
+                "{",
+                "]",
+            ),
             *("[1]x", '"\\x41"', '"\\ud8"', "1_000", "\ufeff1", "{}{}", "// x\n1", "1e", "[1]\0"),
         ],
         ids=ascii,
@@ -94,7 +122,9 @@ class TestEntries:
     @pytest.mark.parametrize("value", [None, 7, "text", [PLAIN], b"{}"])
     def test_only_objects_are_entries(self, value: Any) -> None:
         """Anything but an object is refused with its type."""
-        with pytest.raises(InvalidEntryError, match=f"^entry: is of type {type(value).__name__}, it must be a JSON object"):
+        with pytest.raises(
+            InvalidEntryError, match=f"^entry: is of type {type(value).__name__}, it must be a JSON object"
+        ):
             decode_entry(value)
 
     @pytest.mark.parametrize(

@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from tests.codec.sharing import LineFile, LineWriter, wandering_rollout
 from tests.samples import line_of
 from tokenstore.codec import check_entry, content_digest, decode_line, dumps, inspect_line, loads
-from tokenstore.codec.plain import decode_entry, encode_entry, loads_vouched
+from tokenstore.codec.plain import encode_entry, loads_vouched
 from tokenstore.records import ENTRY_FIELDS, RESERVED_KEYS, TokenEntry
 from tokenstore.testing import first_difference
 
-EXHAUSTIVE = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+EXHAUSTIVE = settings(derandomize=True, database=None, deadline=None, max_examples=60)
 """The same examples in every run."""
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 whole_numbers = st.integers() | st.integers(2**63 - 2, 2**64 + 2) | st.integers(-(2**64) - 2, -(2**63) + 2)
 scalars = st.none() | st.booleans() | whole_numbers | floats | texts
 names = texts | st.sampled_from(["prompt_token_ids", "generation_log_probs", "prompt_rest", "crc32", "model_call_id"])
 trees = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(names, inner, max_size=4),
-    max_leaves=20,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(names, inner, max_size=4)
+    ),
+    max_leaves=10,
 )
 objects = st.dictionaries(names, trees, max_size=4)
 token_ids = st.lists(st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 255, 256, 2**31, 2**32 - 1]), max_size=12)
@@ -89,9 +91,9 @@ def test_both_forms_mean_the_same(made: TokenEntry) -> None:
 def test_another_librarys_spelling_means_the_same(made: TokenEntry) -> None:
     """An entry that another JSON library wrote, in another order and in ASCII, has the same content."""
     members: dict[str, Any] = dict(reversed(encode_entry(made).items()))
-    foreign = json.dumps(members, indent=1, sort_keys=False).encode()
+    foreign = json.dumps(members).encode()
 
-    read = decode_entry(loads(foreign))
+    read = decode_line(foreign, "r").entry
 
     assert first_difference(made, read) is None
     assert content_digest(read) == content_digest(made)
@@ -100,7 +102,7 @@ def test_another_librarys_spelling_means_the_same(made: TokenEntry) -> None:
 @EXHAUSTIVE
 @given(trees)
 def test_json_comes_back(tree: Any) -> None:
-    """A tree that was written is read alike by the quick and by the strict reader, and written in the same form again."""
+    """A tree that was written is read alike by the quick and the strict reader, and written in the same form again."""
     data = dumps(tree)
 
     assert loads(data) == loads_vouched(data) == json.loads(data)
@@ -132,7 +134,7 @@ def test_a_hundred_thousand_float32_values_keep_their_bits() -> None:
         assert first_difference(made, decode_line(line_of(made, checksum=checksum), "r").entry) is None
 
 
-@settings(EXHAUSTIVE, max_examples=40)
+@settings(EXHAUSTIVE, max_examples=25)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([0, 700, 10**9]))
 def test_a_rollout_with_shared_prompts_comes_back(seed: int, calls: int, max_tokens: int) -> None:
     """Calls with any mixture of bases come back whole, and their digests do not know how they were stored."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.faults.ledger import Ledger, WrongError
-from tests.faults.operations import Alone, Freeze, Nothing, Operation, Peek
+from tests.faults.operations import Alone, Freeze, Operation, Peek, Recover
 from tests.faults.process import ROOT
 from tests.faults.world import World
 from tokenstore.config import StoreConfig
@@ -45,18 +45,23 @@ class Aftermath:
         Raises:
             WrongError: A promise is broken.
         """
-        before = self._files()
+        temporary = self._temporary()
         self._look_without_touching()
         self._recover_twice()
         self._ask_again()
         self._freeze_twice()
         self._world.close()
-        temporary = {name for name in self._files() if name.startswith(TEMPORARY_PREFIX)}
-        if not temporary <= before.keys():
-            raise WrongError(f"temporary files are left: {sorted(temporary - before.keys())}")
+        left = self._temporary() - temporary
+        if left:
+            raise WrongError(f"temporary files are left: {sorted(left)}")
 
     def _files(self) -> dict[str, bytes]:
-        return self._world.disk.files(ROOT)
+        """All files but temporary ones, which only `repair` and a power cut touch."""
+        files = self._world.disk.files(ROOT)
+        return {name: content for name, content in files.items() if not name.startswith(TEMPORARY_PREFIX)}
+
+    def _temporary(self) -> set[str]:
+        return {name for name in self._world.disk.files(ROOT) if name.startswith(TEMPORARY_PREFIX)}
 
     def _perform(self, operation: Operation) -> None:
         operation = self._world.bind(operation)
@@ -71,13 +76,13 @@ class Aftermath:
 
     def _recover_twice(self) -> None:
         for rollout in self._rollouts:
-            self._perform(Alone(Nothing(), rollout))
+            self._perform(Alone(Recover(), rollout))
             self._perform(Alone(Peek(), rollout))
         before = self._files()
         _check_written(before, self._rollouts)
         self._world.close()
         for rollout in self._rollouts:
-            self._perform(Alone(Nothing(), rollout))
+            self._perform(Alone(Recover(), rollout))
         if self._files() != before:
             raise WrongError(f"a second recovery has changed {_changed(before, self._files())}")
 

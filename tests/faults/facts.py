@@ -71,7 +71,7 @@ class Belief(Generic[T]):
 class Seal:
     """What a freeze has given, and every later one must give again."""
 
-    snapshot_id: str
+    snapshot_id: str = attrs.field(hash=False)  # it is random, and hashes are compared between runs
     version: int
     stored: tuple[Stored, ...]
     reasons: tuple[str, ...]

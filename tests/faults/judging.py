@@ -141,7 +141,9 @@ def _is_the_sealed_one(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:
     assert seal is not None
     if (snapshot.snapshot_id, stored_in(snapshot)) != (seal.snapshot_id, seal.stored):
         return f"it is {snapshot.snapshot_id} with {stored_in(snapshot)}, frozen was {seal.snapshot_id}, {seal.stored}"
-    missing = set(seal.reasons) - set(snapshot.incomplete_reasons)
+    if seal.reasons and not snapshot.incomplete:
+        return f"it is complete and was incomplete for {seal.reasons}"
+    missing = set(seal.reasons) - {*snapshot.incomplete_reasons, "flagged"}  # which gives way to what names a call
     return f"it has lost the reasons {sorted(missing)}" if missing else ""
 
 

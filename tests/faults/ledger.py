@@ -52,9 +52,9 @@ class Ledger:
 
     @property
     def snapshot_ids(self) -> list[str]:
-        """The ids of all freezes that were answered."""
-        seals = {way.seal for ways in self.ways.values() for way in ways if way.seal}
-        return sorted(seal.snapshot_id for seal in seals)
+        """The ids of all freezes that were answered, in an order that does not depend on them."""
+        seals = {(rollout, way.seal) for rollout, ways in self.ways.items() for way in ways if way.seal}
+        return [seal.snapshot_id for _, seal in sorted(seals, key=lambda named: (named[0], named[1].version))]
 
     def noted(self, operation: Operation, answers: Sequence[Answer]) -> Ledger:
         """Take the answers to an operation into account.
@@ -87,10 +87,12 @@ class Ledger:
     def _after(self, rollout: str, question: Question, answer: Answer) -> Ways:
         if isinstance(answer, TokenCaptureSnapshot):
             return self._after_snapshot(rollout, question, answer)
-        ways = frozenset(way for before in self.of(rollout) for way in answered(before, question, answer))
+        before = self.of(rollout)
+        ways = frozenset(after for way in before for after in answered(way, question, answer))
         if not ways:
-            raise WrongError(f"{rollout}: {question} was answered {answer!r}, it stands as {_shown(self.of(rollout))}")
-        return ways
+            raise WrongError(f"{rollout}: {question} was answered {answer!r}, it stands as {_shown(before)}")
+        # That somebody came too late is no acknowledgement: what he saw may yet be undone by a power cut.
+        return before if answer in ("frozen", "retired") else ways
 
     def _after_snapshot(self, rollout: str, question: Question, snapshot: TokenCaptureSnapshot) -> Ways:
         before = self.of(rollout)

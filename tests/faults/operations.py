@@ -118,7 +118,7 @@ class Drop:
 
     age: int = 0
     """How many snapshots of the rollout were taken since."""
-    pair: tuple[str, int] = ("none", 0)
+    pair: tuple[str, int] = attrs.field(default=("none", 0), hash=False)  # it is random, see Seal
     """Its id and version, filled in when the question is asked."""
 
     def ask(self, journal: Journal) -> Answer:
@@ -146,16 +146,16 @@ class RemovalStep:
 
 
 @attrs.frozen
-class Nothing:
-    """Take the lock, catch up, and do nothing: what every operation begins with, and all that recovery is."""
+class Recover:
+    """Do what every operation begins with, and nothing else."""
 
     def ask(self, journal: Journal) -> Answer:
         """Ask a journal for it."""
-        journal.drop("", -1)
+        journal.recover()
         return "acked"
 
 
-Single: TypeAlias = Refuse | Mark | Freeze | Peek | Scan | Drop | RemovalStep | Nothing
+Single: TypeAlias = Refuse | Mark | Freeze | Peek | Scan | Drop | RemovalStep | Recover
 Question: TypeAlias = Put | Begin | Single | Remove
 Asked: TypeAlias = tuple[str, Question]
 """A rollout and what is asked of it."""

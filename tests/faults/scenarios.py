@@ -215,6 +215,12 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "handles and another writer": scenario(
             put("c1"), put("c2", by=1), put("c3"), delete(by=1), put(OTHER, by=1), put("c4"), freeze(by=1), config=TIGHT
         ),
+        "a base removed while idle": scenario(
+            put("t1"), Idle(), delete(by=1), put("c9", by=1), put("t2"), put("t3"), freeze()
+        ),
+        "a base removed while handles were away": scenario(
+            put("t1"), put("c1", on=S), delete(by=1), put("t1", by=1), put("t2", "t3"), freeze(by=1), config=TIGHT
+        ),
         # -------------------------------------------------------------------------------- recovery itself
         "a tail": scenario(killed(put("c1", "c2", "c3"), 4), put("c4", by=1), put("c2"), freeze()),
         "a torn tail": scenario(put("c1"), cut(put("c2", "c3"), 2, P.PREFIX, 1), put("c4"), put("c2"), freeze()),

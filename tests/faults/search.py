@@ -9,9 +9,6 @@ as fit, in an order drawn from the seed, with some of their states, drawn too.
 from __future__ import annotations
 
 import re
-import zlib
-from collections import Counter
-from collections.abc import Iterator
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -19,11 +16,10 @@ import attrs
 
 from tests.faults.aftermath import Aftermath
 from tests.faults.ledger import Ledger, WrongError
-from tests.faults.operations import Operation
+from tests.faults.performance import Performance, Point
 from tests.faults.process import ROOT
-from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.scenarios import SCENARIOS
 from tests.faults.troubles import Trouble, policies, troubles_of
-from tests.faults.world import World
 from tokenstore.testing import PersistencePolicy, SimulatedDisk
 
 Manner: TypeAlias = Literal["go on", "ask again"]
@@ -31,6 +27,9 @@ Manner: TypeAlias = Literal["go on", "ask again"]
 MANNERS: tuple[Manner, ...] = ("go on", "ask again")
 STATES_A_RUN = 12
 """How many states of a run are looked at, if there are more: a run costs about as much as two."""
+CRASHES: tuple[tuple[PersistencePolicy | None, int], ...] = ((None, 0), *policies())
+"""A kill, that leaves everything, and every power cut."""
+_ID_KEY = b'"snapshot_id":"'
 _SNAPSHOT_ID = re.compile(rb'"snapshot_id":"([0-9a-f]{32})"')
 
 
@@ -73,16 +72,6 @@ class Tally:
         self.findings += other.findings
 
 
-@attrs.frozen
-class Point:
-    """A moment at which a crash is looked at."""
-
-    disk: SimulatedDisk
-    ledger: Ledger
-    step: int
-    label: str
-
-
 class Search:
     """Searches the runs of one scenario."""
 
@@ -96,8 +85,7 @@ class Search:
     def go(self, budget: int, *, stop_at_first: bool = False) -> Tally:
         """Look at about so many states."""
         clean = Run(self.name, None, "go on")
-        world = self.run(clean)
-        runs = self._troubled_runs(world)
+        runs = self._troubled_runs(self.run(clean))
         for number, run in enumerate(runs):
             if self.tally.states >= budget or (stop_at_first and self.tally.findings):
                 break
@@ -105,7 +93,7 @@ class Search:
             self.run(run, states=max(STATES_A_RUN, round(left)))
         return self.tally
 
-    def _troubled_runs(self, clean: World) -> list[Run]:
+    def _troubled_runs(self, clean: Performance) -> list[Run]:
         runs = [
             Run(self.name, trouble, manner)
             for trouble in troubles_of(clean.calls, clean.steps)
@@ -114,15 +102,59 @@ class Search:
         self._chance.shuffle(runs)
         return runs
 
-    def run(self, run: Run, states: int | None = None) -> World:
+    def run(self, run: Run, states: int | None = None) -> Performance:
         """Run a script and look at its states, all of them or some."""
         self.tally.runs += 1
-        points: list[Point] = []
-        world = World(self.scenario.configs, run.trouble)
+        performance = Performance(self.scenario, run.trouble, run.manner)
         try:
-            points = list(_points(world, self.scenario.script, run.manner))
+            performance.play()
         except WrongError as error:
             self.tally.findings.append(Finding(run, 0, None, 0, str(error)))
-        for point, policy, seed in self._chosen(points, states):
+        crashes = [(point, policy, seed) for point in performance.points for policy, seed in CRASHES]
+        if states is not None and states < len(crashes):
+            crashes = self._chance.sample(crashes, states)
+        for point, policy, seed in crashes:
             self._look(run, point, policy, seed)
-        return world
+        return performance
+
+    def _look(self, run: Run, point: Point, policy: PersistencePolicy | None, seed: int) -> None:
+        disk, ledger = point.after(policy, seed)
+        self.tally.states += 1
+        key = _key(disk, ledger)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.tally.distinct += 1
+        try:
+            Aftermath(disk, ledger, self.scenario.rollouts, self.scenario.configs).check()
+        except WrongError as error:
+            self.tally.findings.append(Finding(run, point.step, policy, seed, str(error), point.label))
+
+
+def replay(finding: Finding) -> None:
+    """Have a finding again, under a debugger for example.
+
+    Raises:
+        WrongError: It is still there.
+    """
+    scenario = SCENARIOS[finding.run.scenario]
+    performance = Performance(scenario, finding.run.trouble, finding.run.manner)
+    performance.play()
+    for point in performance.points:
+        if point.step == finding.point:
+            disk, ledger = point.after(finding.policy, finding.seed)
+            Aftermath(disk, ledger, scenario.rollouts, scenario.configs).check()
+
+
+def _key(disk: SimulatedDisk, ledger: Ledger) -> int:
+    """Tell states apart by what is on the disk and what is known; snapshot ids, which are random, by their order."""
+    places = {snapshot_id.encode(): place for place, snapshot_id in enumerate(ledger.snapshot_ids)}
+
+    def place(match: re.Match[bytes]) -> bytes:
+        return b"snapshot %d" % places.get(match[1], -1)
+
+    files = [
+        (name, _SNAPSHOT_ID.sub(place, content) if _ID_KEY in content else content)
+        for name, content in sorted(disk.files(ROOT).items())
+    ]
+    return hash((tuple(files), ledger.key))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.faults.ledger import WrongError
-from tests.faults.operations import Alone, Answer, Drop, Interrupted, Operation, Reopen
+from tests.faults.operations import Alone, Answer, Drop, Freeze, Interrupted, Operation, Reopen
 from tests.faults.process import Process
 from tests.faults.troubles import Calls, Cut, Dead, Kill, Trouble
 from tokenstore.config import StoreConfig
@@ -69,15 +69,17 @@ class World:
         self.trouble = trouble
         self.failures: list[str] = []
         self.power_cuts = 0
+        self.crashes = 0
         self.snapshots: dict[str, list[TokenCaptureSnapshot]] = {}
         self._configs = configs
-        self._on_step = on_step
+        self.on_step = on_step
         self._ports = [_Port(self.disk) for _ in configs]
         self._disks = [self._failing_disk(place) for place in range(len(configs))]
         self._processes: dict[int, Process] = {}
         self._interruption: Interrupted | None = None
         self._began = 0
         self._ended = False
+        self._healed = False
         self._left: SimulatedDisk | None = None
 
     # ------------------------------------------------------------------------------------------ asking
@@ -106,12 +108,14 @@ class World:
         except _EndedError:
             self._bury(operation.by)
             return ["unknown"] * len(operation.asked)
-        except OSError as error:
-            raise WrongError(f"{operation}: a bare {error!r}") from error
+        except WrongError:
+            raise
+        except Exception as error:
+            raise WrongError(f"{operation}: {error!r}") from error
         if isinstance(operation, Reopen):
             del self._processes[operation.by]
         for (rollout, _), answer in zip(operation.asked, answers, strict=True):
-            if isinstance(answer, TokenCaptureSnapshot) and answer.frozen:
+            if isinstance(answer, TokenCaptureSnapshot) and operation.asked[0][1] == Freeze():
                 self.snapshots.setdefault(rollout, []).append(answer)
         return answers
 
@@ -120,6 +124,11 @@ class World:
         if place not in self._processes:
             self._processes[place] = Process(self._disks[place], self._configs[place], self.failures)
         return self._processes[place]
+
+    def end(self, place: int) -> None:
+        """End a process without a crash, if there is one."""
+        if place in self._processes:
+            self._processes.pop(place).close()
 
     def cut_power(self, policy: PersistencePolicy, seed: int = 0) -> None:
         """Cut the power while nobody does anything."""
@@ -134,7 +143,7 @@ class World:
             WrongError: One of them has left something open.
         """
         for place in list(self._processes):
-            self._processes.pop(place).close()
+            self.end(place)
         if any(port.open_files for port in self._ports):
             raise WrongError("files are still open after the last process has ended")
 
@@ -149,6 +158,20 @@ class World:
             case Kill(step) | Cut(step) | Dead(step):
                 return self.steps >= step
         return True
+
+    def heal(self) -> None:
+        """End the trouble."""
+        self._healed = True
+        for disk in self._disks:
+            wrapped: object = disk
+            while isinstance(wrapped, FailingDisk):
+                wrapped.fault, wrapped = None, wrapped.inner
+
+    @property
+    def may_leave_temporary_files(self) -> bool:
+        """Whether somebody was killed, or could not remove one."""
+        unlinked = any(failure.startswith("unlink .") for failure in self.failures)
+        return self.crashes > 0 or unlinked or isinstance(self.trouble, Dead)
 
     @property
     def calls(self) -> dict[int, dict[str, int]]:
@@ -170,15 +193,15 @@ class World:
         self.steps += 1
         self._interrupt()
         match self.trouble:
-            case Kill(step) if step == self.steps:
+            case Kill(step) if step == self.steps and not self._healed:
                 self._end(None, 0)
-            case Cut(step, policy, seed) if step == self.steps:
+            case Cut(step, policy, seed) if step == self.steps and not self._healed:
                 self._end(policy, seed)
-            case Dead(step, code) if step <= self.steps and not label.startswith("open_root"):
+            case Dead(step, code) if step <= self.steps and not self._healed and not label.startswith("open_root"):
                 self.failures.append(label)
                 raise os_error(code, label)
-        if self._on_step is not None and self.begun:
-            self._on_step(self.disk, label)
+        if self.on_step is not None and self.begun:
+            self.on_step(self.disk, label)
 
     def _interrupt(self) -> None:
         operation = self._interruption
@@ -188,6 +211,7 @@ class World:
     def _end(self, policy: PersistencePolicy | None, seed: int) -> None:
         """End the process that runs, or all of them with the power."""
         self._ended = True
+        self.crashes += 1
         if policy is not None:
             self.power_cuts += 1
             self._left = self.disk.after_crash(policy, seed=seed)

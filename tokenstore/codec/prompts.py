@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -148,7 +148,7 @@ class PromptReader:
         self._max_tokens = max_tokens
         self._tokens = 0
         self._seen: dict[str, list[_Seen]] = {}
-        self._held: OrderedDict[int, TokenEntry] = OrderedDict()
+        self._held: OrderedDict[int, tuple[list[int], list[int]]] = OrderedDict()
 
     def whole(self, line: StoredLine, offset: int) -> TokenEntry | None:
         """The entry of the next line with its whole prompt; None if the base that it names is lost."""
@@ -175,28 +175,26 @@ class PromptReader:
 
     def _build(self, seen: _Seen, line: StoredLine) -> TokenEntry:
         """Climb to the nearest base that is held or whole, then come down again: no recursion, 5,000 turns are fine."""
-        chain = [(seen, line)]
+        chain = [(seen.offset, _ids(line))]
         base = seen.base
         while base is not None and base.offset not in self._held:
-            chain.append((base, self._reload(base.offset)))
+            chain.append((base.offset, _ids(self._reload(base.offset))))
             base = base.base
-        parent = self._held[base.offset] if base is not None else None
-        entry = line.entry
-        for step, stored in reversed(chain):
-            entry = self._extend(stored, parent)
-            self._hold(step.offset, entry)
-            parent = entry
-        return entry
+        prompt, generation = self._held[base.offset] if base is not None else ([], [])
+        for offset, (rest, generated) in reversed(chain):
+            prompt = [*prompt, *generation, *rest] if prompt or generation else rest
+            generation = generated
+            self._hold(offset, prompt, generation)
+        return line.entry if seen.base is None else line.with_prompt(prompt)
 
-    def _extend(self, stored: StoredLine, parent: TokenEntry | None) -> TokenEntry:
-        if parent is None:
-            return stored.entry
-        rest: Iterable[int] = stored.entry.prompt_token_ids
-        return stored.with_prompt([*parent.prompt_token_ids, *parent.generation_token_ids, *rest])
-
-    def _hold(self, offset: int, entry: TokenEntry) -> None:
-        self._held[offset] = entry
-        self._tokens += len(entry.prompt_token_ids)
+    def _hold(self, offset: int, prompt: list[int], generation: list[int]) -> None:
+        # Only the ids: an entry's items may be megabytes, of which the bound on tokens knows nothing.
+        self._held[offset] = prompt, generation
+        self._tokens += len(prompt)
         while self._tokens > self._max_tokens and len(self._held) > 1:
-            _, dropped = self._held.popitem(last=False)
-            self._tokens -= len(dropped.prompt_token_ids)
+            _, (dropped, _) = self._held.popitem(last=False)
+            self._tokens -= len(dropped)
+
+
+def _ids(line: StoredLine) -> tuple[list[int], list[int]]:
+    return line.entry.prompt_token_ids, line.entry.generation_token_ids

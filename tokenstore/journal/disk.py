@@ -15,8 +15,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -270,6 +272,12 @@ class OsDirectory(_Descriptor):
 
     def sync(self) -> None:
         os.fsync(self._fd)
+
+
+def descriptor_limit() -> int:
+    """How many files this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class OsDisk:

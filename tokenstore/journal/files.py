@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
+from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError, TokenStoreError
 from tokenstore.journal.disk import Access, File
 from tokenstore.journal.idfile import IdFile
 from tokenstore.journal.index import Index
@@ -25,7 +25,7 @@ from tokenstore.journal.lifecycle import State
 from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.reading import contents_of
 from tokenstore.journal.recovery import Found, LineReader
-from tokenstore.journal.root import Root, durable
+from tokenstore.journal.root import Root, durable, let_go
 from tokenstore.journal.statefile import StateFile
 
 logger = logging.getLogger("tokenstore")
@@ -50,7 +50,9 @@ class RolloutFiles:
         self.statefile = StateFile(root, self.names.state)
         self.index = Index(State())
         self.lines = LineReader(self.tokens.read, rollout_id, self.names.tokens, root.config.max_entry_bytes)
-        self._provisional = False
+        self._outdated = False
+        # Another actor's prompts may be cached from before the rollout was removed and made anew by another process.
+        self._provisional = True
         self._lock: File | None = None
         self._lock_access: Access = "read"
         self._mutex = threading.Lock()
@@ -114,21 +116,32 @@ class RolloutFiles:
     def _take_lock(self, access: Access) -> None:
         if self._lock is not None and access == "create" and self._lock_access == "read":
             self._close_lock()
-        with durable("locking", self.names.lock):
-            for _ in range(_LOCK_ATTEMPTS):
-                lock = self._open_lock(access)
-                if lock is None:
+        try:
+            with durable("locking", self.names.lock):
+                if self._try_lock(access):
                     return
-                if not lock.lock(exclusive=access != "read"):
-                    break
-                # Whoever had the lock may have removed its file: then this is the lock of nothing.
-                there = self.root.directory.stat(self.names.lock)
-                if there is not None and there.identity == lock.stat().identity:
-                    return
-                lock.unlock()
-                self._close_lock()
+        except TokenStoreError:
+            # The lock may be ours already, and nobody else would give it back.
+            self._release_lock()
+            self._close_lock()
+            raise
         self._close_lock()
         raise LockBusyError
+
+    def _try_lock(self, access: Access) -> bool:
+        for _ in range(_LOCK_ATTEMPTS):
+            lock = self._open_lock(access)
+            if lock is None:
+                return True
+            if not lock.lock(exclusive=access != "read"):
+                return False
+            # Whoever had the lock may have removed its file: then this is the lock of nothing.
+            there = self.root.directory.stat(self.names.lock)
+            if there is not None and there.identity == lock.stat().identity:
+                return True
+            self._release_lock()
+            self._close_lock()
+        return False
 
     def _open_lock(self, access: Access) -> File | None:
         if self._lock is None:
@@ -148,21 +161,23 @@ class RolloutFiles:
 
     def _close_lock(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            let_go(self._lock)
             self._lock = None
 
     # ------------------------------------------------------------------------------------------ catching up
 
     def _catch_up(self, access: Access) -> None:
-        same_state = self.statefile.refresh()
-        same_tokens = self.tokens.refresh(access) and not self._provisional
-        self._provisional = False
-        self.marker.catch_up(access)
-        if not same_tokens:
+        # What has changed stays noted until the index is made anew, also if looking at the next file fails.
+        if not self.statefile.refresh():
+            self._outdated = True
+        if not self.tokens.refresh(access) or self._provisional:
+            self._outdated = True
             self.root.prompts.forget(self.rollout_id)
-        if not (same_state and same_tokens):
+        self.marker.catch_up(access)
+        if self._outdated:
             self.tokens.extend(0)
             self.index = Index(self.statefile.state, self._marks())
+            self._outdated = self._provisional = False
         state = self.index.state
         if state.retired:
             return
@@ -211,9 +226,9 @@ class RolloutFiles:
 
     def _judge_doubles(self) -> None:
         """Tell calls written twice with the same content, which is harmless, from conflicts."""
-        doubles, self.index.doubles = self.index.doubles, []
-        contents = contents_of(self.lines, self.index.scanned, set(doubles))
+        contents = contents_of(self.lines, self.index.scanned, set(self.index.doubles))
         self.index.add_conflicts(call_id for call_id, found in contents.items() if len(found) > 1)
+        self.index.doubles.clear()
 
     def _record_news(self) -> None:
         """Write down what catching up has found, before anything is acknowledged."""
@@ -225,8 +240,9 @@ class RolloutFiles:
     # ------------------------------------------------------------------------------------------ for operations
 
     def write_state(self, state: State) -> None:
-        """Make facts durable, after the lines that the state covers."""
+        """Make facts durable, after the lines that the state covers and the marks that it counts."""
         self.tokens.settle()
+        self.marker.settle()
         self.statefile.write(state)
         # From here on the file says so, even if its name cannot be synced: what comes next must be ruled by it.
         self.index.written(state)

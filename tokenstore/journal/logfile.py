@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tokenstore.errors import DurabilityError
 from tokenstore.journal.disk import Access, File
-from tokenstore.journal.root import Root, durable
+from tokenstore.journal.root import Root, durable, let_go
 
 REWRITTEN = 8 * 1024 * 1024
 """Bytes of another process's lines that may be unsynced: a batch is no longer, unless it is one line."""
@@ -60,6 +60,7 @@ class LogFile:
         self._synced = 0
         self._named = False
         self._stale = False
+        self._changed = False
 
     @property
     def is_open(self) -> bool:
@@ -81,26 +82,33 @@ class LogFile:
             True if it is the same as far as it was known; it may have grown up to `end`.
         """
         with durable("opening", self.name):
-            now = self._root.directory.stat(self.name)
-            if now is None:
-                return self._forget()
-            self.end = now.size
-            if access == "write" and not self._writable:
-                self.release()
-            if self._file is not None:
-                if self.identity == now.identity and now.size >= self.size:
-                    return True
-                self._forget()
-                self._open(access)
-                return False
-            return self._recognise(self._open(access))
+            self._look(access)
+        same, self._changed = not self._changed, False
+        return same
+
+    def _look(self, access: Access) -> None:
+        now = self._root.directory.stat(self.name)
+        if now is None:
+            self._forget()
+            return
+        self.end = now.size
+        if access == "write" and not self._writable:
+            self.release()
+        if self._file is not None and (self.identity != now.identity or now.size < self.size):
+            self._forget()
+        if self._file is None:
+            self._recognise(self._open(access))
 
     def _open(self, access: Access) -> File:
-        self._file = self._root.directory.open(self.name, access)
-        self._writable = access != "read"
-        now = self._file.stat()
+        file = self._root.directory.open(self.name, access)
+        try:
+            now = file.stat()
+        except OSError:
+            let_go(file)
+            raise
+        self._file, self._writable = file, access != "read"
         self.identity, self.end = now.identity, now.size
-        return self._file
+        return file
 
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes, fewer at the end of the file."""
@@ -150,6 +158,8 @@ class LogFile:
 
     def settle(self) -> None:
         """Make what was found durable: rule 2 without an append."""
+        if not self._writable:
+            return  # Opened by a reader: whoever rests an ack on this file catches up first, and opens it to write.
         if self._file is not None and (self._stale or self._synced < self.size):
             self.append(b"")
         elif self._file is not None:
@@ -166,35 +176,39 @@ class LogFile:
         try:
             self._fingerprint = _Fingerprint(self.identity, self.size, self._last_line(self._file))
         except OSError:
-            self._fingerprint = None
-        self._file.close()
-        self._file = None
+            self._forget()
+        self.close()
 
     def close(self) -> None:
         """Give the descriptor away for good."""
         if self._file is not None:
-            self._file.close()
+            let_go(self._file)
             self._file = None
 
-    def _forget(self) -> bool:
-        """Let go of all that was known; tell whether that was nothing."""
-        known = self._file is not None or self._fingerprint is not None
+    def _forget(self) -> None:
+        """Let go of all that was known; the next `refresh` tells, even if this one does not come to its end."""
+        self._changed = self._changed or self._file is not None or self._fingerprint is not None
         self.close()
         self._fingerprint = None
         self.size = self.end = self._synced = 0
         self._named = self._stale = False
-        return not known
 
-    def _recognise(self, file: File) -> bool:
-        """Tell, with a fresh descriptor, whether this is the file whose descriptor was given away."""
-        known, self._fingerprint = self._fingerprint, None
+    def _recognise(self, file: File) -> None:
+        """Notice, with a fresh descriptor, if this is not the file whose descriptor was given away."""
+        known = self._fingerprint
         if known is None:
-            return True
-        same = known.identity == self.identity and known.size <= self.end and self._last_line(file) == known.last_line
+            return
+        try:
+            same = known.identity == self.identity and known.size <= self.end
+            same = same and self._last_line(file) == known.last_line
+        except OSError:
+            self.close()  # Not compared yet: the fingerprint stays for the next time.
+            raise
+        self._fingerprint = None
         if not same:
+            self._changed = True
             self.size = self._synced = 0
             self._named = self._stale = False
-        return same
 
     def _last_line(self, file: File) -> bytes:
         """sha256 of the last known line."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Protocol
 
 from tokenstore.codec import PromptCache
 from tokenstore.config import StoreConfig
 from tokenstore.errors import DurabilityError, TokenStoreError
-from tokenstore.journal.disk import Directory
+from tokenstore.journal.disk import Directory, File, descriptor_limit
 
 
 class durable:  # noqa: N801 - reads as the statement it is
@@ -33,6 +34,12 @@ class durable:  # noqa: N801 - reads as the statement it is
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, TokenStoreError):
             raise DurabilityError(self._operation, self._file, error) from error
+
+
+def let_go(file: File) -> None:
+    """Close a descriptor. Linux closes it even if that fails, and what was acknowledged was synced before."""
+    with suppress(OSError):
+        file.close()
 
 
 class Counters:
@@ -106,6 +113,18 @@ class HandleBudget:
             self._kept[holder] = count
 
 
+DESCRIPTORS_APART = 28
+"""Those of the interpreter, the event loop and the readers."""
+DESCRIPTORS_A_SECTION = 6
+"""Lock, lines, intents, marker, state, and the state that takes its place."""
+
+
+def share_descriptors(limit: int) -> tuple[int, int]:
+    """Tell how many descriptors to keep and how many critical sections to run at once where so many may be open."""
+    free = max(0, limit - DESCRIPTORS_APART)
+    return free // 3, max(1, (free - free // 3) // DESCRIPTORS_A_SECTION)
+
+
 class Root:
     """The store's directory with what is shared by the journals in it."""
 
@@ -114,7 +133,8 @@ class Root:
         self.config = config
         self.counters = counters or Counters()
         self.prompts = PromptCache()
-        self.handles = HandleBudget(config.max_open_files)
+        kept, self.sections = share_descriptors(descriptor_limit())
+        self.handles = HandleBudget(min(config.max_open_files, kept))
         self._guard = threading.Lock()
         self._turn = threading.Lock()
         self._begun = 0

@@ -17,7 +17,7 @@ from tokenstore.journal.disk import File, FileStat
 from tokenstore.journal.layout import TEMPORARY_PREFIX
 from tokenstore.journal.lifecycle import State
 from tokenstore.journal.logfile import write_all
-from tokenstore.journal.root import Root, durable
+from tokenstore.journal.root import Root, durable, let_go
 from tokenstore.records import RefusalRecord
 
 OUR_KEY = "tokenstore"
@@ -27,6 +27,7 @@ _COUNTS = 2**63
 """Versions and sizes lie below this."""
 MAX_STATE_BYTES = 256 * 1024 * 1024
 """The digests of two million calls. What is larger was not written by a store, and is not read into memory."""
+_TOO_LARGE = "is larger than any state can be; remove the file, or the rollout"
 _FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
 
 
@@ -47,11 +48,17 @@ def parse_state(data: bytes) -> State:
     known = {name: kept[name] for name in _FIELDS if name in kept}
     ours = kept.get(OUR_KEY, {})
     state, intact = _build(known, ours if isinstance(ours, dict) else {})
-    unknown = {name: item for name, item in kept.items() if name not in _FIELDS}
-    state = attrs.evolve(state, unknown=unknown)
+    state = attrs.evolve(state, unknown=_unknown(kept, ours))
     if intact and isinstance(ours, dict) and len(kept) == len(value):
         return state
     return attrs.evolve(state, incomplete=True, damage=tuple(dict.fromkeys([*state.damage, "state_lost"])))
+
+
+def _unknown(value: dict[str, Any], ours: Any) -> dict[str, Any]:
+    """What other writers, or a later version of this one under our key, have left in the file."""
+    unknown = {name: item for name, item in value.items() if name not in _FIELDS and name != OUR_KEY}
+    later = {name: item for name, item in ours.items() if name not in _OUR_LISTS} if isinstance(ours, dict) else {}
+    return {**unknown, OUR_KEY: later} if later else unknown
 
 
 def _build(known: dict[str, Any], ours: dict[str, Any]) -> tuple[State, bool]:
@@ -118,12 +125,11 @@ def render_state(state: State) -> bytes:
     ours = {"marked": list(state.marked or ()), "conflicts": list(state.conflicts), "damage": list(state.damage)}
     if state.verdict is not None:
         ours["verdict"] = list(state.verdict)
-    theirs = state.unknown.get(OUR_KEY)
     value = {
         **state.unknown,
         **{name: getattr(state, name) for name in _FIELDS},
         "refusals": [attrs.asdict(record) for record in state.refusals],
-        OUR_KEY: {**(theirs if isinstance(theirs, dict) else {}), **ours},
+        OUR_KEY: {**state.unknown.get(OUR_KEY, {}), **ours},
     }
     return dumps(value) + b"\n"
 
@@ -168,18 +174,23 @@ class StateFile:
         return same
 
     def _load(self) -> None:
+        """Read the file; if that fails, nothing new counts as seen, so that the next time it is read again."""
         self.release()
         with durable("read", self.name):
             try:
-                self._file = self._root.directory.open(self.name, "read")
+                file = self._root.directory.open(self.name, "read")
             except FileNotFoundError:
                 self._seen, self.state = None, State()
                 return
-            self._seen = self._file.stat()
-            if self._seen.size > MAX_STATE_BYTES:
-                self.release()
-                raise CorruptRolloutError(self.name, "is larger than any state can be; remove the file, or the rollout")
-            self.state = parse_state(_read_all(self._file))
+            try:
+                seen = file.stat()
+                if seen.size > MAX_STATE_BYTES:
+                    raise CorruptRolloutError(self.name, _TOO_LARGE)
+                state = parse_state(_read_all(file))
+            except (OSError, CorruptRolloutError):
+                let_go(file)
+                raise
+        self._file, self._seen, self.state = file, seen, state
 
     def write(self, state: State) -> None:
         """Replace the file: temporary, fsync, rename. The name is durable only after a directory sync."""
@@ -192,7 +203,7 @@ class StateFile:
                 self._root.directory.replace(temporary, self.name)
                 seen = file.stat()
             except OSError:
-                file.close()
+                let_go(file)
                 self._discard(temporary)
                 raise
         self.release()
@@ -226,7 +237,7 @@ class StateFile:
     def release(self) -> None:
         """Close the descriptor; the next use reads the file again."""
         if self._file is not None:
-            self._file.close()
+            let_go(self._file)
             self._file = None
 
     def _discard(self, temporary: str) -> None:

@@ -1,0 +1,126 @@
+"""What tests of loops, hosts and actors share: a disk that stops where it is told, and other loops to call from."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from tokenstore import StoreConfig, TokenCaptureStore
+from tokenstore.journal.disk import Disk
+from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
+from tokenstore.testing.failing_disk import Call
+
+T = TypeVar("T")
+ROOT = Path("/root-of-the-store")
+PATIENCE = 20.0
+"""Seconds after which what should have happened long ago counts as a stall."""
+LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asyncio": ("asyncio", {"use_uvloop": False}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+"""The event loops that callers use, for tests that start one of their own."""
+
+
+def store_on(disk: Disk, **config: Any) -> TokenCaptureStore:
+    """A store on a disk."""
+    return TokenCaptureStore(ROOT, config=StoreConfig(**config), _disk=disk)
+
+
+class HeldDisk(FailingDisk):
+    """A disk that stops at the next call of a kind, until it may go on."""
+
+    def __init__(self, inner: Disk | None = None, fault: Fault | None = None) -> None:
+        super().__init__(inner or SimulatedDisk(), fault)
+        self._held: tuple[str, str] | None = None
+        self._reached = threading.Event()
+        self._freed = threading.Event()
+
+    def hold(self, call: Call, name_suffix: str = "") -> None:
+        """Stop at the next call of that kind on such a name, once."""
+        self._reached.clear()
+        self._freed.clear()
+        self._held = call, name_suffix
+
+    async def reached(self) -> None:
+        """Wait until the disk stands still."""
+        assert await anyio.to_thread.run_sync(self._reached.wait, PATIENCE), "the held call never came"
+
+    def free(self) -> None:
+        """Let it go on."""
+        self._held = None
+        self._freed.set()
+
+    def due(self, call: Call, name: str) -> Fault | None:
+        """Count a call, after standing still if it is the one."""
+        held = self._held
+        if held is not None and call == held[0] and name.endswith(held[1]):
+            self._held = None
+            self._reached.set()
+            assert self._freed.wait(PATIENCE), "the held call was never let go on"
+        return super().due(call, name)
+
+
+def run_in(loop: str, function: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Run a function in a new event loop in this thread."""
+    backend, options = LOOPS[loop]
+    return anyio.run(function, *args, backend=backend, backend_options=options)
+
+
+async def elsewhere(loop: str, function: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Run a function in a new event loop in another thread."""
+    return await anyio.to_thread.run_sync(run_in, loop, function, *args)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what announces itself by no event."""
+    with anyio.fail_after(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - see above
+            await anyio.sleep(0.001)
+
+
+async def ticks(count: int) -> None:
+    """Let everything else that is ready run so many times."""
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+def store_tasks() -> list[str]:
+    """Names of the tasks of stores in the running loop."""
+    return sorted(task.name or "" for task in anyio.get_running_tasks() if "tokenstore." in (task.name or ""))
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found[link.name] = str(link.readlink())
+        except FileNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def nothing_leaks(root: Path) -> Iterator[None]:
+    """Hold what runs inside to closing every file below a root, and every thread of a store."""
+    yield
+    gc.collect()
+    end = time.monotonic() + PATIENCE
+    while (left := _left(root)) and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not left
+
+
+def _left(root: Path) -> list[str]:
+    files = [target for target in descriptors().values() if target.startswith(str(root))]
+    return files + [thread.name for thread in threading.enumerate() if thread.name == "tokenstore"]
