@@ -208,20 +208,6 @@ class TestMailbox:
 
         assert out == [one]
 
-    async def test_taking_lets_others_run_first(self) -> None:
-        """Whoever was answered just now gets its next message into the same batch."""
-        mailbox, (first, second) = Mailbox(2), messages(2)
-
-        async def again() -> None:
-            mailbox.try_deliver(second)
-
-        async with anyio.create_task_group() as tasks:
-            mailbox.try_deliver(first)
-            tasks.start_soon(again)
-            await mailbox.take()
-
-            assert mailbox.first is second
-
     async def test_cancelled_while_taking_nothing_is_lost(self) -> None:
         """A message that comes in the moment in which its taker is cancelled is still there."""
         mailbox, one = Mailbox(1), message()

@@ -67,7 +67,10 @@ class StoreClosedError(TokenStoreError, RuntimeError):
 
 
 class ConflictingEntryError(TokenStoreError, ValueError):
-    """A call was recorded twice with different facts. The rollout is now marked incomplete: do not train on it."""
+    """A call was recorded twice with different facts, and the rollout is marked incomplete: do not train on it.
+
+    Only a refusal repeated with another code leaves the rollout as it is: the first code stands.
+    """
 
     def __init__(self, rollout_id: str, model_call_id: str, problem: str) -> None:
         self.rollout_id = rollout_id

@@ -103,8 +103,8 @@ def _only_known_kinds_of_reasons(facts: Facts, snapshot: TokenCaptureSnapshot) -
     allowed = {"marked", "conflict", "lost_call"}
     if "lines" in facts.torn:
         allowed |= {"damaged", "lost_base"}
-    if facts.marks.maybe or "marks" in facts.torn or (facts.seal and "flagged" in facts.seal.reasons):
-        allowed.add("flagged")
+    if facts.marks.possible or "marks" in facts.torn:
+        allowed.add("flagged")  # a marker without a line, or a freeze that found one
     strange = {kind for kind, _ in _reasons(snapshot)} - allowed
     return f"it is incomplete for {sorted(strange)}: {snapshot.incomplete_reasons}" if strange else ""
 

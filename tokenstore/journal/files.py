@@ -61,10 +61,11 @@ class RolloutFiles:
     # ------------------------------------------------------------------------------------------ sections
 
     @contextmanager
-    def exclusive(self, *, for_removal: bool = False) -> Iterator[Index]:
+    def exclusive(self, *, for_removal: bool = False, create_lock: bool = True) -> Iterator[Index]:
         """Run a critical section.
 
         Args:
+            create_lock: Whether a rollout without a lock file gets one; else such a rollout counts as busy.
             for_removal: Whether the operation removes the rollout: then what an interrupted removal has left is its
                 own business, and what cannot be read does not matter.
 
@@ -73,7 +74,9 @@ class RolloutFiles:
             DurabilityError: The disk failed while catching up; nothing was concluded from it.
             CorruptRolloutError: There is something that recovery must not touch.
         """
-        with self._locked("create"):
+        with self._locked("create" if create_lock else "write"):
+            if self._lock is None:
+                raise LockBusyError
             self._prepare(for_removal=for_removal)
             yield self.index
 
@@ -114,7 +117,7 @@ class RolloutFiles:
             self.remove_records()
 
     def _take_lock(self, access: Access) -> None:
-        if self._lock is not None and access == "create" and self._lock_access == "read":
+        if self._lock is not None and access != "read" and self._lock_access == "read":
             self._close_lock()
         try:
             with durable("locking", self.names.lock):

@@ -104,7 +104,7 @@ class Journal:
             self._check_late(ruling)
             if ruling is Ruling.RECORD:
                 self._files.mark(call_id)
-                self._files.settle()
+            self._files.settle()
 
     # ------------------------------------------------------------------------------------------ consuming
 
@@ -247,7 +247,8 @@ class Journal:
         """Write the index if enough is not indexed, so that nobody reads those lines again; else do nothing."""
         if self.poisoned or self._unindexed(self._files.index) <= INDEX_AFTER:
             return
-        with suppress(LockBusyError, TokenStoreError, OSError), self._section() as index:
+        # A rollout that another process has deleted must not get its lock file back.
+        with suppress(LockBusyError, TokenStoreError, OSError), self._section(create_lock=False) as index:
             if self._unindexed(index) > INDEX_AFTER:
                 self._write_index()
 
@@ -270,7 +271,7 @@ class Journal:
     # ------------------------------------------------------------------------------------------ inside
 
     @contextmanager
-    def _section(self, *, shared: bool = False, for_removal: bool = False) -> Iterator[Index]:
+    def _section(self, *, shared: bool = False, for_removal: bool = False, create_lock: bool = True) -> Iterator[Index]:
         if self._files.poison:
             raise self._files.poison
         try:
@@ -278,7 +279,7 @@ class Journal:
                 with self._files.shared() as index:
                     yield index
             else:
-                with self._files.exclusive(for_removal=for_removal) as index:
+                with self._files.exclusive(for_removal=for_removal, create_lock=create_lock) as index:
                     yield index
         finally:
             self._root.handles.keep(self._files)
