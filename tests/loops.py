@@ -5,19 +5,23 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
 from tokenstore import StoreConfig, TokenCaptureStore
+from tokenstore.hosting import Host
 from tokenstore.journal.disk import Disk
+from tokenstore.journal.root import Root
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 from tokenstore.testing.failing_disk import Call
+from tokenstore.threads import Threads
 
 T = TypeVar("T")
 ROOT = Path("/root-of-the-store")
@@ -34,6 +38,33 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 def store_on(disk: Disk, **config: Any) -> TokenCaptureStore:
     """A store on a disk."""
     return TokenCaptureStore(ROOT, config=StoreConfig(**config), _disk=disk)
+
+
+class Outcomes:
+    """What came of calls that run beside a test, by name."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+        self.errors: dict[str, Exception] = {}
+
+    async def of(self, name: str, function: Callable[..., Any], *args: Any) -> None:
+        """Await a call and note what came of it."""
+        try:
+            self.results[name] = await function(*args)
+        except Exception as error:  # noqa: BLE001 - it is looked at later
+            self.errors[name] = error
+
+
+async def queue(tasks: anyio.abc.TaskGroup, store: TokenCaptureStore, function: Callable[..., Any], *args: Any) -> None:
+    """Start calls one after the other: each is in the mailbox before the next."""
+    queued = store.statistics().queued
+    tasks.start_soon(function, *args)
+    await until(lambda: store.statistics().queued > queued)
+
+
+async def calls_of(store: TokenCaptureStore, rollout_id: str = "r") -> list[str]:
+    """The calls of a rollout, in file order."""
+    return [each.model_call_id for each in (await store.peek(rollout_id)).entries]
 
 
 class HeldDisk(FailingDisk):
@@ -68,6 +99,20 @@ class HeldDisk(FailingDisk):
             self._reached.set()
             assert self._freed.wait(PATIENCE), "the held call was never let go on"
         return super().due(call, name)
+
+
+@asynccontextmanager
+async def hosting(disk: Disk | None = None, **config: Any) -> AsyncIterator[Host]:
+    """Run a host in this loop, as a store that is entered does."""
+    directory = (disk or SimulatedDisk()).open_root(ROOT)
+    host = Host(Root(directory, StoreConfig(**config)), ROOT, Threads())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(host.run)
+        await host.running.wait()
+        try:
+            yield host
+        finally:
+            host.begin_close()
 
 
 def run_in(loop: str, function: Callable[..., Awaitable[T]], *args: object) -> T:

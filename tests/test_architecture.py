@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "threads": (),
     "loop": (),
     "budget": (),
-    "mailbox": ("records", "journal"),
+    "mailbox": ("records", "journal", "budget"),
     "actor": ("errors", "records", "config", "journal", "threads", "mailbox"),
     "hosting": ("errors", "config", "journal", "threads", "loop", "budget", "mailbox", "actor"),
     "crossing": ("errors", "loop", "hosting"),

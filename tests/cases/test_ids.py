@@ -140,7 +140,7 @@ async def test_case_24_a_torn_tail_of_ids_is_no_line(file: Path, tail: bytes) ->
     ids=lambda line: f"{len(line)}-{line[:4].hex()}",
 )
 async def test_case_24_a_line_that_is_no_call_id_is_a_lost_call(line: bytes) -> None:
-    """A whole line of the intents that names no call stays and is a lost call; such lines of the marker are one mark."""
+    """A whole line of the intents that names no call stays and is a lost call; in the marker it is a mark."""
     disk = planted(rec(1))
     disk.write_file(INTENTS, b"c1\n" + line + b"\n")
     other = planted(rec(1))

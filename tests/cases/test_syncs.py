@@ -106,18 +106,18 @@ async def test_case_10_lines_of_another_process_are_not_trusted(operation: str, 
     assert facts(disk) == facts(disk.after_kill())
 
 
+async def _drop(store: TokenCaptureStore) -> bool:
+    snapshot = await store.freeze("r")
+    return await store.drop("r", snapshot_id=snapshot.snapshot_id, version=snapshot.version)
+
+
 REMOVING: dict[str, Operation] = {
-    "drop": lambda store: _drop(store),
+    "drop": _drop,
     "retire": lambda store: store.retire(["r"]),
     "delete": lambda store: store.delete(["r"]),
     "retire absent": lambda store: store.retire(["absent"]),
     "delete absent": lambda store: store.delete(["absent"]),
 }
-
-
-async def _drop(store: TokenCaptureStore) -> bool:
-    snapshot = await store.freeze("r")
-    return await store.drop("r", snapshot_id=snapshot.snapshot_id, version=snapshot.version)
 
 
 @pytest.mark.parametrize("code", ["EINVAL", "EIO"])

@@ -123,7 +123,7 @@ async def test_case_05_nuls_at_the_end_are_trimmed(zeros: int, caplog: pytest.Lo
     [
         b"",
         bytes(64),
-        random.Random(6).randbytes(200),
+        random.Random(6).randbytes(200),  # noqa: S311 - replayable, not secret
         b"{",
         b'{"frozen":true',
         b"[]",

@@ -1,4 +1,4 @@
-"""Cases 12 to 22: values that are refused, values that come back bit for bit, and bytes that are never taken for them."""
+"""Cases 12 to 22: values that are refused, values that come back bit for bit, bytes that are never taken for them."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ async def test_case_19_unknown_keys_are_kept(make: Any) -> None:
     disk = planted(make(1, **unknown))
 
     async with store_on(disk) as store:
-        await store.put(entry(1, extra=unknown) if False else TokenEntry(**fields(1), extra=unknown))
+        await store.put(TokenEntry(**fields(1), extra=unknown))
         await store.put(TokenEntry(**fields(2), extra=unknown))
         snapshot = await store.freeze("r")
 

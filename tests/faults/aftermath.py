@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.faults.ledger import Ledger, WrongError
-from tests.faults.operations import Alone, Freeze, Operation, Peek, Recover
-from tests.faults.process import ROOT
+from tests.faults.operations import ROOT, Alone, Answer, Freeze, Operation, Peek, Recover
 from tests.faults.world import World
 from tokenstore.config import StoreConfig
 from tokenstore.journal.layout import TEMPORARY_PREFIX, Names
 from tokenstore.journal.statefile import parse_state
+from tokenstore.records import TokenCaptureSnapshot
 from tokenstore.testing import PersistencePolicy, SimulatedDisk
 
 
@@ -35,9 +35,10 @@ class Aftermath:
     def __init__(
         self, disk: SimulatedDisk, ledger: Ledger, rollouts: Sequence[str], configs: Sequence[StoreConfig]
     ) -> None:
-        self._world = World(configs, disk=disk)
+        self._world = World(configs, disk=disk, counted=False)
         self._ledger = ledger
         self._rollouts = rollouts
+        self._found: dict[str, set[str]] = {}
 
     def check(self) -> None:
         """Go through it.
@@ -63,23 +64,25 @@ class Aftermath:
     def _temporary(self) -> set[str]:
         return {name for name in self._world.disk.files(ROOT) if name.startswith(TEMPORARY_PREFIX)}
 
-    def _perform(self, operation: Operation) -> None:
+    def _perform(self, operation: Operation) -> list[Answer]:
         operation = self._world.bind(operation)
-        self._ledger = self._ledger.noted(operation, self._world.perform(operation))
+        answers = self._world.perform(operation)
+        self._ledger = self._ledger.noted(operation, answers)
+        return answers
 
     def _look_without_touching(self) -> None:
         before = self._files()
         for rollout in self._rollouts:
-            self._perform(Alone(Peek(), rollout))
+            self._found[rollout] = _damage(self._perform(Alone(Peek(), rollout))[0])
         if self._files() != before:
             raise WrongError(f"reading has changed {_changed(before, self._files())}")
 
     def _recover_twice(self) -> None:
         for rollout in self._rollouts:
             self._perform(Alone(Recover(), rollout))
-            self._perform(Alone(Peek(), rollout))
         before = self._files()
         _check_written(before, self._rollouts)
+        self._check_damage_is_recorded(before)
         self._world.close()
         for rollout in self._rollouts:
             self._perform(Alone(Recover(), rollout))
@@ -103,12 +106,26 @@ class Aftermath:
             raise WrongError(f"a power cut after the last freeze has changed {_changed(before, self._files())}")
 
 
+    def _check_damage_is_recorded(self, files: dict[str, bytes]) -> None:
+        """What a reader has found is in the state after recovery."""
+        for rollout in self._rollouts:
+            state = parse_state(files.get(Names.of(rollout).state, b"{}"))
+            missing = self._found[rollout].difference(state.damage, state.verdict or ())
+            if missing:
+                raise WrongError(f"{rollout}: recovery has not recorded {sorted(missing)}")
+
     def _check_removed(self, files: dict[str, bytes]) -> None:
         """Any message but a removal finishes a removal that was interrupted."""
         for rollout in self._rollouts:
             left = [name for name in Names.of(rollout).records if name in files]
             if left and self._ledger.surely("retired", rollout):
                 raise WrongError(f"{rollout} is retired, and {left} is still there")
+
+
+def _damage(answer: Answer) -> set[str]:
+    """What a snapshot says of its file, for open and frozen rollouts."""
+    reasons = answer.incomplete_reasons if isinstance(answer, TokenCaptureSnapshot) else ()
+    return {reason for reason in reasons if reason.startswith(("damaged:", "lost_base:"))}
 
 
 def _check_written(files: dict[str, bytes], rollouts: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ from tokenstore.records import TokenEntry
 
 FIRST_PROMPT = 260
 """Ids of a first turn: enough to be named as a base."""
+_FIRST = 7
+"""The last id of a first variant."""
 BIG = 70_000
 """Characters of a big call: more than an actor leaves without an index."""
 
@@ -43,17 +45,16 @@ def _prompt(rollout: str, call: str) -> list[int]:
 
 
 def _generation(call: str, variant: int) -> list[int]:
-    return [_number(call), 7 + variant]
+    return [_number(call), _FIRST + variant]
 
 
 def _number(call: str) -> int:
     return int("".join(filter(str.isdigit, call)) or 0)
 
 
-def variant_of(found: TokenEntry, variants: int = 3) -> int | None:
+def variant_of(found: TokenEntry) -> int | None:
     """Tell which variant of its call an entry is, to the last bit; None if it is none."""
-    for variant in range(variants):
-        wanted = entry(found.rollout_id, found.model_call_id, variant)
-        if found == wanted and repr(found.generation_log_probs) == repr(wanted.generation_log_probs):
-            return variant
-    return None
+    variant = found.generation_token_ids[-1] - _FIRST if found.generation_token_ids else -1
+    wanted = entry(found.rollout_id, found.model_call_id, variant)
+    same = found == wanted and repr(found.generation_log_probs) == repr(wanted.generation_log_probs)
+    return variant if same else None

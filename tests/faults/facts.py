@@ -38,7 +38,7 @@ Refused: TypeAlias = tuple[str, str | None]
 """A call and the code with which it was refused."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Belief(Generic[T]):
     """A set of which some members are sure and some are possible."""
 
@@ -67,7 +67,7 @@ class Belief(Generic[T]):
         return self.sure <= set(found) <= self.possible
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Seal:
     """What a freeze has given, and every later one must give again."""
 
@@ -79,7 +79,7 @@ class Seal:
     """Calls whose marks the version counts."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Facts:
     """One way in which a rollout may stand."""
 

@@ -22,6 +22,7 @@ from tests.faults.operations import (
     RemovalStep,
     S,
     Scan,
+    Stray,
 )
 from tokenstore.records import TokenCaptureSnapshot
 
@@ -109,11 +110,15 @@ class Ledger:
         return frozenset(way if way.seal else sealed(way, snapshot) for way in fitting)
 
     def _with(self, rollout: str, ways: Ways) -> Ledger:
+        if ways is self.ways.get(rollout):
+            return self
         return attrs.evolve(self, ways={**self.ways, rollout: ways})
 
     def _with_pending(self, operation: Operation, answers: Sequence[Answer]) -> Ledger:
         """Remember what to ask again. A late delete would remove what came after it, so it is asked again at once."""
         plain = operation.operation if isinstance(operation, Interrupted) else operation
+        if not self.pending and "unknown" not in answers:
+            return self
         touched = {rollout for rollout, _ in plain.asked}
         pending = tuple(other for other in self.pending if other != plain and not _superseded(other, touched))
         if "unknown" in answers and not _never_again(plain):
@@ -129,6 +134,8 @@ def _superseded(operation: Operation, touched: set[str]) -> bool:
 
 
 def _never_again(operation: Operation) -> bool:
+    if isinstance(operation, Stray):
+        return True
     return isinstance(operation, Alone) and isinstance(operation.question, Peek | Scan | RemovalStep)
 
 

@@ -8,21 +8,29 @@ or `None` where there is nothing to say.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
 from tests.faults.entries import entry
+from tokenstore.codec import dumps, loads, prepare
 from tokenstore.journal.journal import Journal
+from tokenstore.journal.layout import TEMPORARY_PREFIX, Names
 from tokenstore.journal.requests import Begin as BeginRequest
 from tokenstore.journal.requests import Put as PutRequest
 from tokenstore.journal.requests import Request
 from tokenstore.records import TokenCaptureSnapshot
 from tokenstore.testing import PersistencePolicy
+from tokenstore.testing.simulated_files import SimulatedDirectory
 
 if TYPE_CHECKING:
     from tests.faults.process import Process
 
+ROOT = Path("/root-of-the-store")
+"""Where the store of the scripts is."""
+LARGE = 1024 * 1024
+"""Bytes that are more than any file of a script has."""
 R, S = "r", "s"
 """The rollouts of the scripts."""
 Word: TypeAlias = Literal["acked", "conflict", "frozen", "retired", "unknown"]
@@ -279,6 +287,54 @@ class Reopen:
 
 
 @attrs.frozen
+class Stray:
+    """A line that somebody writes without asking: who is killed in the middle of it, or has lost the right to."""
+
+    call: str
+    keep: int | None = None
+    """How many bytes of the line get in, counted from its end if negative; None for all."""
+    on: str = R
+    by: int = 0
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        """What is asked of which rollout."""
+        return ((self.on, Put(self.call)),)
+
+    def write(self, directory: SimulatedDirectory) -> list[Answer]:
+        """Write it past every journal; nobody gets an answer."""
+        file = directory.open(Names.of(self.on).tokens, "create")
+        line = prepare(entry(self.on, self.call), max_entry_bytes=LARGE).line(checksum=True) + b"\n"
+        file.write(file.stat().size, line[: self.keep])
+        return ["unknown"]
+
+
+@attrs.frozen
+class Foreign:
+    """The state becomes one that the reference could have written, or an older reference, which kept no index."""
+
+    older: bool = False
+    on: str = R
+    by: int = 0
+    asked: tuple[Asked, ...] = ()
+
+    def write(self, directory: SimulatedDirectory) -> list[Answer]:
+        """Replace it in durable steps."""
+        name = Names.of(self.on).state
+        if directory.stat(name) is None:
+            return []
+        value = loads(directory.open(name, "read").read(0, LARGE))
+        for key in ("tokenstore", *(("indexed_size", "entry_digests") if self.older else ())):
+            value.pop(key, None)
+        temporary, file = directory.create_temporary(TEMPORARY_PREFIX)
+        file.write(0, dumps(value))
+        file.sync()
+        directory.replace(temporary, name)
+        directory.sync()
+        return []
+
+
+@attrs.frozen
 class Interrupted:
     """An operation that does not end: its process is killed at a step, or the power is cut."""
 
@@ -304,5 +360,5 @@ class Interrupted:
         return self.operation.perform(process)
 
 
-Operation: TypeAlias = Batch | Alone | Removal | Sync | Idle | Reopen | Interrupted
+Operation: TypeAlias = Batch | Alone | Removal | Sync | Idle | Reopen | Stray | Foreign | Interrupted
 Script: TypeAlias = Sequence[Operation]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from tests.faults.ledger import WrongError
-from tests.faults.operations import Answer, Word
+from tests.faults.operations import ROOT, Answer, Word
 from tokenstore.config import StoreConfig
 from tokenstore.errors import (
     ConflictingEntryError,
@@ -20,7 +19,6 @@ from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Request
 from tokenstore.journal.root import Root
 
-ROOT = Path("/root-of-the-store")
 _WORDS: tuple[tuple[type[TokenStoreError], Word], ...] = (
     (ConflictingEntryError, "conflict"),
     (TokenCaptureRetiredError, "retired"),

@@ -15,6 +15,7 @@ from tests.faults.operations import (
     Batch,
     Begin,
     Drop,
+    Foreign,
     Freeze,
     Idle,
     Interrupted,
@@ -29,6 +30,7 @@ from tests.faults.operations import (
     Reopen,
     S,
     Scan,
+    Stray,
     Sync,
 )
 from tokenstore.config import StoreConfig
@@ -205,6 +207,13 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "a lock removed": scenario(
             put("c1"), put("c2", by=1), delete(), begin("c3", by=1), remove_lock(), put("c3", by=1), put("c4"), freeze()
         ),
+        "a lock kept": scenario(put("c1"), fence(), delete(by=1), put("c2", by=1), Sync(), remove_lock()),
+        # -------------------------------------------------------------------------------- the reference's states
+        "the reference's marks": scenario(put("c1"), mark("c2"), mark(), Foreign(), put("c3"), mark("c4"), Foreign(), freeze(), config=FULL),
+        "the reference's freeze": scenario(begin("c1", "c2"), put("c1"), freeze(), Foreign(), freeze(), mark("c2"), freeze(), config=FULL),
+        "the reference's fence": scenario(put("c1"), freeze(), killed(drop(), 6), Foreign(), put("c1", by=1), drop(), config=FULL),
+        "an older reference": scenario(put("c1"), refuse("c2"), Foreign(older=True), put("c3", "c1"), Foreign(older=True), freeze()),
+        "an older reference's freeze": scenario(put("c1", "c2"), freeze(), Foreign(older=True), peek(), freeze(), mark("c3"), drop()),
         # -------------------------------------------------------------------------------- coming and going
         "idle and reopen": scenario(put("c1"), Idle(), put("c2"), Reopen(), begin("c3"), Idle(), put("c1"), freeze()),
         "index": scenario(put("b1"), Idle(), put("c2"), Idle(), put("b3", by=1), Idle(by=1), put("b1"), freeze()),
@@ -215,6 +224,9 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "handles and another writer": scenario(
             put("c1"), put("c2", by=1), put("c3"), delete(by=1), put(OTHER, by=1), put("c4"), freeze(by=1), config=TIGHT
         ),
+        "an inode comes back": scenario(
+            put("c1"), delete(by=1), put(OTHER, by=1), put("c1"), put("c2", by=1), freeze(), config=TIGHT
+        ),
         "a base removed while idle": scenario(
             put("t1"), Idle(), delete(by=1), put("c9", by=1), put("t2"), put("t3"), freeze()
         ),
@@ -222,6 +234,10 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             put("t1"), put("c1", on=S), delete(by=1), put("t1", by=1), put("t2", "t3"), freeze(by=1), config=TIGHT
         ),
         # -------------------------------------------------------------------------------- recovery itself
+        "a line without its newline": scenario(put("c1"), Stray("c2", -1), put("c3", by=1), put("c2"), freeze()),
+        "a fragment": scenario(put("c1"), begin("c2"), Stray("c2", 40), peek(), put("c3"), freeze(), peek(by=1)),
+        "a line of nobody": scenario(Stray("c1"), Stray("c2", -1), peek(), put("c1"), begin("c2", by=1), freeze(by=1)),
+        "behind the seal": scenario(put("c1"), freeze(), Stray("c2"), freeze(by=1), put("c2"), Stray("c3", 40), mark("c2"), drop()),
         "a tail": scenario(killed(put("c1", "c2", "c3"), 4), put("c4", by=1), put("c2"), freeze()),
         "a torn tail": scenario(put("c1"), cut(put("c2", "c3"), 2, P.PREFIX, 1), put("c4"), put("c2"), freeze()),
         "a hole": scenario(put("t1"), cut(put("t2", "t3", "t4"), 2, P.SCATTERED, 3), peek(), put("c5"), put("t2"), freeze()),

@@ -16,11 +16,12 @@ import attrs
 
 from tests.faults.aftermath import Aftermath
 from tests.faults.ledger import Ledger, WrongError
+from tests.faults.operations import ROOT
 from tests.faults.performance import Performance, Point
-from tests.faults.process import ROOT
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.troubles import Trouble, policies, troubles_of
 from tokenstore.testing import PersistencePolicy, SimulatedDisk
+from tokenstore.testing.persistence import Images
 
 Manner: TypeAlias = Literal["go on", "ask again"]
 """What a caller does about a question without an answer: something else, or the same at once."""
@@ -118,7 +119,7 @@ class Search:
         return performance
 
     def _look(self, run: Run, point: Point, policy: PersistencePolicy | None, seed: int) -> None:
-        disk, ledger = point.after(policy, seed)
+        disk, ledger = point.crash(policy, seed)
         self.tally.states += 1
         key = _key(disk, ledger)
         if key in self._seen:
@@ -126,7 +127,7 @@ class Search:
         self._seen.add(key)
         self.tally.distinct += 1
         try:
-            Aftermath(disk, ledger, self.scenario.rollouts, self.scenario.configs).check()
+            Aftermath(disk.after_kill(), ledger, self.scenario.rollouts, self.scenario.configs).check()
         except WrongError as error:
             self.tally.findings.append(Finding(run, point.step, policy, seed, str(error), point.label))
 
@@ -142,8 +143,8 @@ def replay(finding: Finding) -> None:
     performance.play()
     for point in performance.points:
         if point.step == finding.point:
-            disk, ledger = point.after(finding.policy, finding.seed)
-            Aftermath(disk, ledger, scenario.rollouts, scenario.configs).check()
+            disk, ledger = point.crash(finding.policy, finding.seed)
+            Aftermath(disk.after_kill(), ledger, scenario.rollouts, scenario.configs).check()
 
 
 def _key(disk: SimulatedDisk, ledger: Ledger) -> int:
@@ -153,8 +154,11 @@ def _key(disk: SimulatedDisk, ledger: Ledger) -> int:
     def place(match: re.Match[bytes]) -> bytes:
         return b"snapshot %d" % places.get(match[1], -1)
 
-    files = [
-        (name, _SNAPSHOT_ID.sub(place, content) if _ID_KEY in content else content)
-        for name, content in sorted(disk.files(ROOT).items())
-    ]
-    return hash((tuple(files), ledger.key))
+    def ordered(images: Images) -> Images:
+        if _ID_KEY not in images.seen and _ID_KEY not in images.durable:
+            return images
+        seen, pending, durable = (_SNAPSHOT_ID.sub(place, content) for content in images[:3])
+        return Images(seen, pending, durable, images.floor)
+
+    names = [[(name, ordered(images)) for name, images in sorted(table.items())] for table in disk.images(ROOT)]
+    return hash((*map(tuple, names), ledger.key))

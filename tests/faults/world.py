@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.faults.ledger import WrongError
-from tests.faults.operations import Alone, Answer, Drop, Freeze, Interrupted, Operation, Reopen
+from tests.faults.operations import ROOT, Alone, Answer, Drop, Foreign, Freeze, Interrupted, Operation, Reopen, Stray
 from tests.faults.process import Process
 from tests.faults.troubles import Calls, Cut, Dead, Kill, Trouble
 from tokenstore.config import StoreConfig
@@ -54,6 +54,7 @@ class World:
         trouble: What goes wrong.
         on_step: Called before a step takes effect, from when the trouble has begun.
         disk: What was there before; nothing if not given.
+        counted: Whether calls are counted, which costs time.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class World:
         trouble: Trouble = None,
         on_step: Callable[[SimulatedDisk, str], None] | None = None,
         disk: SimulatedDisk | None = None,
+        counted: bool = True,
     ) -> None:
         self.disk = disk or SimulatedDisk()
         self.disk.before_step = self._before_step
@@ -74,7 +76,9 @@ class World:
         self._configs = configs
         self.on_step = on_step
         self._ports = [_Port(self.disk) for _ in configs]
-        self._disks = [self._failing_disk(place) for place in range(len(configs))]
+        self._disks: list[_Port | FailingDisk] = [*self._ports]
+        if counted:
+            self._disks = [self._failing_disk(place) for place in range(len(configs))]
         self._processes: dict[int, Process] = {}
         self._interruption: Interrupted | None = None
         self._began = 0
@@ -104,7 +108,7 @@ class World:
         self._interruption = operation if isinstance(operation, Interrupted) else None
         self._began = self.steps
         try:
-            answers = operation.perform(self.process(operation.by))
+            answers = self._ask(operation)
         except _EndedError:
             self._bury(operation.by)
             return ["unknown"] * len(operation.asked)
@@ -119,11 +123,26 @@ class World:
                 self.snapshots.setdefault(rollout, []).append(answer)
         return answers
 
+    def _ask(self, operation: Operation) -> list[Answer]:
+        if not isinstance(operation, Stray | Foreign):
+            return operation.perform(self.process(operation.by))
+        directory = self.disk.open_root(ROOT)
+        try:
+            return operation.write(directory)
+        finally:
+            if not self._ended:
+                directory.abandon()
+
     def process(self, place: int) -> Process:
         """The process at a place; a new one if there is none."""
         if place not in self._processes:
             self._processes[place] = Process(self._disks[place], self._configs[place], self.failures)
         return self._processes[place]
+
+    @property
+    def living(self) -> list[int]:
+        """Where there is a process."""
+        return sorted(self._processes)
 
     def end(self, place: int) -> None:
         """End a process without a crash, if there is one."""
@@ -176,7 +195,7 @@ class World:
     @property
     def calls(self) -> dict[int, dict[str, int]]:
         """How many calls of each kind each process has made."""
-        return {place: dict(disk.calls) for place, disk in enumerate(self._disks)}
+        return {place: dict(d.calls) for place, d in enumerate(self._disks) if isinstance(d, FailingDisk)}
 
     def _failing_disk(self, place: int) -> FailingDisk:
         """The disk of a place's processes: one around the other for each fault, and one that only counts."""

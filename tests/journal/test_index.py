@@ -90,12 +90,12 @@ def test_a_changed_line_is_damage() -> None:
 
 def test_marks_are_counted_by_name() -> None:
     """Lines of the marker that the state does not list are news; those it lists are not."""
-    index = Index(State(version=3, incomplete=True, marked=("a",)))
-    index.add_marks(["a"])
-    assert not index.has_news
+    state = State(version=3, incomplete=True, marked=("a",))
+    known, index = Index(state), Index(state)
+    known.add_marks(["a"])
     index.add_marks(["a", "b", "b", ""])
 
-    assert index.has_news
+    assert (known.has_news, index.has_news) == (False, True)
     assert (index.current().version, index.current().marked) == (5, ("a", "b", ""))
 
 
@@ -118,10 +118,9 @@ def test_a_conflict_is_one_count() -> None:
     assert (index.current().version, index.current().conflicts) == (3, ("a",))
 
     index.written(index.current())
-    index.add_conflicts(["a"])
-    assert not index.has_news
-    index.add_conflicts(["b"])
+    index.add_conflicts(["a", "b"])
     assert index.new_conflicts == ["b"]
+    assert index.current().conflicts == ("a", "b")
 
 
 def test_damage_is_noted_once() -> None:

@@ -38,7 +38,15 @@ def test_a_name_tells_its_rollout(rollout_id: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("r", ".tokens.jsonl", "..tokens.jsonl", "é.tokens.jsonl", "a b.tokens.jsonl", "r.tokens.jsonl.bak", "tokens.jsonl"),
+        *(
+            "r",
+            ".tokens.jsonl",
+            "..tokens.jsonl",
+            "é.tokens.jsonl",
+            "a b.tokens.jsonl",
+            "r.tokens.jsonl.bak",
+            "tokens.jsonl",
+        ),
         *(TEMPORARY_PREFIX + "0000000a", "r.tokens.state", "r.jsonl", "R.TOKENS.JSONL", "x" * 238 + ".tokens.jsonl"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A file of lines: what append returned from is on the disk, and what another process left unsynced is written again."""
+"""A file of lines: what was appended is on the disk, and what another process left unsynced is written again."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class TestFailing:
         file.refresh()
         disk.fault = Fault(call="write", at=at, errno=code)
 
-        with pytest.raises(DurabilityError, match=rf"write of r\.tokens\.jsonl") as failure:
+        with pytest.raises(DurabilityError, match=r"write of r\.tokens\.jsonl") as failure:
             file.append(b"bcd\n")
         assert failure.value.errno == code
         assert simulated.after_crash(SYNCED).read_file(TOKENS) == b"a\n"
@@ -242,7 +242,7 @@ class TestRecognising:
         file.append(b"a\nb\n")
         file.release()
         for call in ("stat", "open", "file_stat", "read"):
-            disk.fault = Fault(call=call)  # type: ignore[arg-type]
+            disk.fault = Fault(call=call)
             with pytest.raises(DurabilityError):
                 file.refresh()
         disk.fault = None

@@ -178,7 +178,9 @@ class TestVerdicts:
         """A line of a newer library is an error that names file, place and version: nothing may be concluded."""
         newer = foreign_line({**encode_entry(entry("new")), "schema_version": 99})
 
-        with pytest.raises(CorruptRolloutError, match=rf"r\.tokens\.jsonl: the line at byte {len(GOOD[0]) + 1} has .*99"):
+        with pytest.raises(
+            CorruptRolloutError, match=rf"r\.tokens\.jsonl: the line at byte {len(GOOD[0]) + 1} has .*99"
+        ):
             found_in(GOOD[0] + b"\n" + newer + b"\n")
 
     @pytest.mark.parametrize("tail", [b"{", GOOD[1][:-1], GOOD[1], b"\0\0", b"\0" + GOOD[1]])

@@ -78,7 +78,7 @@ class TestSyncing:
         assert root.counters.fsyncs == 3
 
     def test_who_waits_shares_the_next_one(self) -> None:
-        """All who come while a sync is running are served by one more, since the running one may have begun too early."""
+        """All who come while a sync is running are served by later ones, since that one may have begun too early."""
         disk = StoppableDisk()
         root = root_on(disk)
         threads = Threads()
@@ -207,7 +207,10 @@ class TestErrors:
         """The error names operation, file and reason, and keeps its cause."""
         cause = OSError(errno.ENOSPC, "No space left on device")
 
-        with pytest.raises(DurabilityError, match=r"write of f failed: No space left on device") as failure, durable("write", "f"):
+        with (
+            pytest.raises(DurabilityError, match=r"write of f failed: No space left on device") as failure,
+            durable("write", "f"),
+        ):
             raise cause
         assert failure.value.__cause__ is cause
 

@@ -95,9 +95,7 @@ class RolloutFiles:
     @contextmanager
     def _locked(self, access: Access) -> Iterator[None]:
         with self._mutex:
-            # asyncio's own cancellation lets an actor end before its thread has begun. Its section must not: the store
-            # may have given its directory away, and the descriptor's number may be another directory's by now.
-            if self._closed:
+            if self._closed:  # asyncio's own cancellation lets an actor end before its thread has begun
                 raise StoreClosedError("the rollout's actor has ended; nothing was done")
             self._take_lock(access)
             try:
@@ -209,7 +207,7 @@ class RolloutFiles:
         if mend and index.scanned == self.tokens.end - 1:
             index.scanned = self.tokens.end
         self.tokens.extend(index.scanned)
-        index.finish_scan()
+        index.finish_scan(unwritten=int(self._provisional))
         if index.doubles:
             self._judge_doubles()
 

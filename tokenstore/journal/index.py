@@ -78,9 +78,9 @@ class Index:
         if self.state.indexed_size is not None and call_id not in self.state.entry_digests:
             self._fresh += 1
 
-    def finish_scan(self) -> None:
-        """Notice that bytes which the state covers are gone."""
-        if self.state.indexed_size is not None and self.scanned < self.state.indexed_size:
+    def finish_scan(self, unwritten: int = 0) -> None:
+        """Notice that bytes which the state covers are gone, but for a newline that the next writer will put back."""
+        if self.state.indexed_size is not None and self.scanned + unwritten < self.state.indexed_size:
             self._damage.append(damaged(self.scanned, self.state.indexed_size - self.scanned))
 
     def add_conflicts(self, call_ids: Iterable[str]) -> None:

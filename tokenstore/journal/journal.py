@@ -144,7 +144,8 @@ class Journal:
     def is_incomplete(self) -> bool:
         """Whether state or marker say that something was lost."""
         with self._section(shared=True) as index:
-            return index.state.incomplete or self._files.marker.is_open
+            marked = not index.state.retired and self._files.marker.is_open
+            return index.state.incomplete or marked
 
     def open_cursor(self) -> Cursor:
         """Fix where a reading of the entries one by one ends."""

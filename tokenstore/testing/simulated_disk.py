@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tokenstore.testing.persistence import Names, PersistencePolicy
+from tokenstore.testing.persistence import Images, Names, PersistencePolicy
 from tokenstore.testing.simulated_files import TICK_NS, Inode, Machine, SimulatedDirectory, os_error
 
 _UNUSED = Random(0)  # noqa: S311
@@ -118,6 +118,18 @@ class SimulatedDisk(Machine):
         """Read all files of a root as processes see them now. This works on a dead disk."""
         with self.mutex:
             return {name: inode.images.seen for name, inode in self._root(root).seen.items()}
+
+    def images(self, root: Path) -> tuple[dict[str, Images], dict[str, Images]]:
+        """Tell all of a root's names with what their files hold: the names that processes see, and the durable ones.
+
+        Disks with equal images behave alike, but for times and inode numbers.
+        """
+        with self.mutex:
+            names = self._root(root)
+            return (
+                {name: inode.images for name, inode in names.seen.items()},
+                {name: inode.images for name, inode in names.durable.items()},
+            )
 
     def _root(self, path: Path) -> Names[Inode]:
         return self._roots.setdefault(path.absolute(), Names())

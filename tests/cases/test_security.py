@@ -1,0 +1,368 @@
+"""Whatever is planted at a rollout's names is never followed, never waited for, and harms no other rollout."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cases.given import assert_same, as_json, entry, fields, own, planted, rec, store_on, vouched
+from tokenstore import (
+    CorruptRolloutError,
+    RemovalError,
+    StoreConfig,
+    TokenCaptureStore,
+    TokenEntry,
+    TokenStoreError,
+)
+from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
+
+pytestmark = pytest.mark.anyio
+
+SECRET = b"not of this store\n"
+
+
+def _link_to_file(path: Path, outside: Path) -> None:
+    outside.write_bytes(SECRET)
+    path.symlink_to(outside)
+
+
+def _hard_link(path: Path, outside: Path) -> None:
+    outside.write_bytes(SECRET)
+    path.hardlink_to(outside)
+
+
+def _link_to_directory(path: Path, outside: Path) -> None:
+    outside.mkdir()
+    path.symlink_to(outside)
+
+
+def _full_directory(path: Path, _: Path) -> None:
+    path.mkdir()
+    (path / "kept").write_bytes(SECRET)
+
+
+def _socket(path: Path, _: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # a socket's address is short
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+PLANTS: dict[str, Callable[[Path, Path], None]] = {
+    "dangling link": lambda path, outside: path.symlink_to(outside),
+    "link to itself": lambda path, _: path.symlink_to(path.name),
+    "link to a file": _link_to_file,
+    "link to a directory": _link_to_directory,
+    "hard link": _hard_link,
+    "pipe": lambda path, _: os.mkfifo(path),
+    "directory": lambda path, _: path.mkdir(),
+    "full directory": _full_directory,
+    "socket": _socket,
+}
+NAMES = ["lock", "jsonl", "state.json", "intents", "incomplete"]
+PLANTED = pytest.mark.parametrize("kind", PLANTS)
+NAMED = pytest.mark.parametrize("name", NAMES)
+
+
+def snapshot_of(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    """What is in a folder, links not followed: names, kinds, number of links, contents."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(info.st_mode) else b""
+        found.append((str(path.relative_to(folder)), stat.S_IFMT(info.st_mode), info.st_nlink, content))
+    return found
+
+
+@PLANTED
+@NAMED
+async def test_what_is_planted_is_a_clear_error_and_nothing_is_followed(kind: str, name: str, tmp_path: Path) -> None:
+    """Each operation that needs the file names it in a clear error; nothing outside changes; other rollouts go on."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    async with TokenCaptureStore(root) as store:
+        await store.put(TokenEntry(**{**fields(1), "rollout_id": "other"}))
+        PLANTS[kind](root / f"r.tokens.{name}", outside)
+        before = snapshot_of(tmp_path / "outside") if outside.is_dir() else snapshot_of(tmp_path)
+
+        outcomes = {}
+        for operation, run in {
+            "put": lambda: store.put(entry(1)),
+            "begin": lambda: store.begin_call("r", "c2"),
+            "mark": lambda: store.mark_incomplete("r", "c3"),
+            "refuse": lambda: store.refuse_call("r", model_call_id="c4", code="x"),
+            "peek": lambda: store.peek("r"),
+            "freeze": lambda: store.freeze("r"),
+            "entries": lambda: anext(store.entries("r")),
+        }.items():
+            try:
+                await run()
+                outcomes[operation] = "works"
+            except CorruptRolloutError as error:
+                assert f"r.tokens.{name}" in str(error)
+                outcomes[operation] = "refused"
+        await store.put(TokenEntry(**{**fields(2), "rollout_id": "other"}))
+        listed = {status.rollout_id: status async for status in store.rollouts()}
+        other = await store.freeze("other")
+
+    needing = {"intents": {"begin", "peek", "freeze"}}.get(name, set(outcomes))
+    assert {operation for operation, outcome in outcomes.items() if outcome == "refused"} == needing
+    assert len(other.entries) == 2
+    assert listed["other"].calls == 2
+    if outside.is_dir():
+        assert snapshot_of(outside) == before
+    else:
+        ours = ("root/other.", "root/r.")
+        kept = [found for found in snapshot_of(tmp_path) if not found[0].startswith(ours) or name in found[0]]
+        assert [found for found in kept if found[0].startswith("outside")] == [
+            found for found in before if found[0].startswith("outside")
+        ]
+        assert outside.exists() == kind.endswith(("file", "hard link"))
+
+
+@PLANTED
+@NAMED
+@pytest.mark.parametrize("delete", [False, True], ids=["retire", "delete"])
+async def test_a_removal_takes_the_planted_away_or_says_why_not(
+    kind: str, name: str, delete: bool, tmp_path: Path
+) -> None:
+    """Removing such a rollout removes the name alone, or names it in the error; others of the batch are done."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    async with TokenCaptureStore(root) as store:
+        await store.put(entry(1))
+        await store.begin_call("r", "c2")
+        await store.put(TokenEntry(**{**fields(1), "rollout_id": "other"}))
+        path = root / f"r.tokens.{name}"
+        path.unlink(missing_ok=True)
+        PLANTS[kind](path, outside)
+        remove = store.delete if delete else store.retire
+
+        try:
+            removed = await remove(["r", "other"])
+            failed = False
+        except RemovalError as error:
+            removed, failed = error.payload, True  # type: ignore[assignment]
+            assert f"r.tokens.{name}" in str(error)
+            assert list(error.causes) == ["r"]
+        if failed:
+            path.unlink() if not path.is_dir() or path.is_symlink() else _remove_directory(path)
+            removed_now = await remove(["r", "other"])
+            assert removed_now["removed"] + removed_now["absent"] == ["r", "other"]
+
+    assert "other" in removed["removed"]
+    assert failed == (name == "lock" or kind in ("directory", "full directory"))
+    left = {found.name for found in root.iterdir() if not found.name.endswith(".lock")}
+    assert left == (set() if delete else {"r.tokens.state.json", "other.tokens.state.json"})
+    if kind in ("link to a file", "hard link"):
+        assert outside.read_bytes() == SECRET
+    assert outside.exists() == (kind in ("link to a file", "hard link", "link to a directory"))
+
+
+def _remove_directory(path: Path) -> None:
+    for inside in path.iterdir():
+        inside.unlink()
+    path.rmdir()
+
+
+@PLANTED
+async def test_a_file_that_is_replaced_while_it_is_open_is_noticed(kind: str, tmp_path: Path) -> None:
+    """A planted name is noticed also by a store that has the rollout's files open, and nothing is written there."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    async with TokenCaptureStore(root) as store:
+        await store.put(entry(1))
+        path = root / "r.tokens.jsonl"
+        path.rename(tmp_path / "moved")
+        PLANTS[kind](path, outside)
+
+        with pytest.raises(CorruptRolloutError, match=path.name):
+            await store.put(entry(2))
+        if path.is_dir() and not path.is_symlink():
+            _remove_directory(path)
+        else:
+            path.unlink()
+        (tmp_path / "moved").rename(path)
+        await store.put(entry(2))
+        snapshot = await store.freeze("r")
+
+    assert_same(snapshot.entries, entry(1), entry(2))
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+async def test_files_are_the_owners_alone(mask: int, tmp_path: Path) -> None:
+    """Whatever the umask, files have mode 0600 and a new root 0700."""
+    old = os.umask(mask)
+    try:
+        async with TokenCaptureStore(tmp_path / "new" / "root") as store:
+            await store.put(entry(1))
+            await store.begin_call("r", "c2")
+            await store.mark_incomplete("r", "c3")
+    finally:
+        os.umask(old)
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new" / "root").iterdir()}
+    assert len(modes) == 5
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "new" / "root").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o700])
+@pytest.mark.parametrize("linked", [False, True], ids=["directory", "link"])
+async def test_an_existing_root_is_taken_as_it_is(mode: int, linked: bool, tmp_path: Path) -> None:
+    """A root that is there keeps its mode, and may be a link to a directory."""
+    real = tmp_path / "real"
+    real.mkdir()
+    real.chmod(mode)
+    root = tmp_path / "link" if linked else real
+    if linked:
+        root.symlink_to(real)
+
+    async with TokenCaptureStore(root) as store:
+        await store.put(entry(1))
+
+    assert stat.S_IMODE(real.stat().st_mode) == mode
+    assert (real / "r.tokens.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "link to a file", "pipe", "socket"])
+def test_a_root_that_is_no_directory_is_an_error(kind: str, tmp_path: Path) -> None:
+    """A root that is something else is refused at once, and nothing is made in its place."""
+    PLANTS[kind](tmp_path / "root", tmp_path / "outside")
+
+    with pytest.raises(OSError, match="root"):
+        TokenCaptureStore(tmp_path / "root")
+
+    assert (tmp_path / "outside").exists() == (kind == "link to a file")
+
+
+# ---------------------------------------------------------------------------------------------- what errors say
+
+SENTINEL_ID = 3_141_592_653
+SENTINEL_TEXT = "sesame-open-thyself"
+SENTINEL_LOG_PROB = -0.271828182845
+
+
+def _secret(number: int, **other: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "prompt_token_ids": [SENTINEL_ID] * 3,
+        "generation_token_ids": [SENTINEL_ID, 1],
+        "generation_log_probs": [SENTINEL_LOG_PROB, -0.5],
+        "output_items": [{"text": SENTINEL_TEXT}],
+        "extra": {"note": SENTINEL_TEXT},
+    }
+    return {**fields(number), **known, **other}
+
+
+BAD_FIELDS: list[dict[str, Any]] = [
+    {"generation_log_probs": [SENTINEL_LOG_PROB]},
+    {"generation_log_probs": [SENTINEL_LOG_PROB, float("nan")]},
+    {"generation_log_probs": [SENTINEL_LOG_PROB, SENTINEL_TEXT]},
+    {"generation_log_probs": SENTINEL_TEXT},
+    {"prompt_token_ids": [SENTINEL_ID, SENTINEL_TEXT]},
+    {"prompt_token_ids": [SENTINEL_ID, -SENTINEL_ID]},
+    {"prompt_token_ids": [SENTINEL_ID, SENTINEL_ID * 2]},
+    {"prompt_token_ids": [SENTINEL_ID, [SENTINEL_ID]]},
+    {"prompt_token_ids": SENTINEL_TEXT},
+    {"prompt_token_ids": {SENTINEL_ID}},
+    {"generation_token_ids": [SENTINEL_ID, float(SENTINEL_ID)]},
+    {"output_items": [{"text": SENTINEL_TEXT + "\ud800"}]},
+    {"output_items": [{"text": SENTINEL_TEXT, "n": float("inf")}]},
+    {"output_items": [SENTINEL_TEXT]},
+    {"output_items": SENTINEL_TEXT},
+    {"output_items": [{"text": {SENTINEL_TEXT}}]},
+    {"output_items": [{7: SENTINEL_TEXT}]},
+    {"extra": {"x": SENTINEL_TEXT.encode()}},
+    {"extra": {"n": 10**5000, "x": SENTINEL_TEXT}},
+    {"extra": [SENTINEL_TEXT]},
+    {"model": [SENTINEL_TEXT]},
+    {"response_id": [SENTINEL_TEXT]},
+    {"token_item_index": 9},
+    {"token_item_index": SENTINEL_TEXT},
+    {"created_at": SENTINEL_TEXT},
+    {"schema_version": 99},
+]
+
+
+def _bad_lines() -> list[bytes]:
+    good = as_json(_secret(2))
+    lines = [good[:cut] for cut in range(10, len(good), 40)]
+    lines += [good.replace(b"sesame", b"ses\xffame"), good.replace(b"sesame", b"\\ud800"), good.replace(b":", b"=")]
+    lines += [as_json({**_secret(2), name: value}) for name in fields(2) for value in (SENTINEL_TEXT, [SENTINEL_ID], 9)]
+    lines += [vouched(line) for line in lines]
+    return [*lines, vouched(good).replace(b"sesame", b"Sesame"), as_json([SENTINEL_TEXT]), SENTINEL_TEXT.encode()]
+
+
+async def _provoke() -> list[BaseException]:
+    """Give every bad input to a store, and gather what it raised."""
+    errors: list[BaseException] = []
+
+    async def attempt(run: Callable[[], Any]) -> None:
+        try:
+            await run()
+        except (TokenStoreError, TypeError, ValueError) as error:
+            errors.append(error)
+
+    disk = SimulatedDisk()
+    failing = FailingDisk(disk)
+    async with store_on(failing, max_entry_bytes=100_000) as store:
+        await store.put(TokenEntry(**_secret(1)))
+        for bad in BAD_FIELDS:
+            await attempt(lambda bad=bad: store.put(TokenEntry(**_secret(2, **bad))))  # type: ignore[misc]
+        await attempt(lambda: store.put(_secret(3)))  # type: ignore[arg-type]
+        await attempt(lambda: store.put(TokenEntry(**_secret(3, output_items=[{"text": SENTINEL_TEXT * 9000}]))))
+        await attempt(lambda: store.put(TokenEntry(**_secret(1, model="other"))))
+        for call in ("write", "datasync", "directory_sync", "open", "lock", "stat", "read"):
+            failing.fault = Fault(call=call)  # type: ignore[arg-type]
+            await attempt(lambda: store.put(TokenEntry(**_secret(4))))
+        failing.fault = None
+        await store.freeze("r")
+        await attempt(lambda: store.put(TokenEntry(**_secret(5))))
+    for line in _bad_lines():
+        async with store_on(planted(own(1), line, tail=line[:-3])) as store:
+            await attempt(lambda store=store: store.put(TokenEntry(**_secret(2))))  # type: ignore[misc]
+            await attempt(lambda store=store: store.freeze("r"))  # type: ignore[misc]
+    return errors
+
+
+async def test_no_error_or_log_record_carries_tokens_or_text(caplog: pytest.LogCaptureFixture) -> None:
+    """Over a run of bad inputs, faults and damage, nothing that is raised, shown or logged holds an id or a text."""
+    with caplog.at_level(logging.DEBUG):
+        errors = await _provoke()
+
+    assert len(errors) > len(BAD_FIELDS)
+    said = [form for error in errors for form in (str(error), repr(error), repr(error.args), repr(vars(error)))]
+    said += [record.getMessage() + str(record.exc_text or record.exc_info or "") for record in caplog.records]
+    said += [repr(TokenEntry(**_secret(1)))]
+    secrets = (str(SENTINEL_ID), "sesame", "271828")
+    assert [text for text in said if any(secret in text.lower() for secret in secrets)] == []
+
+
+async def test_a_snapshot_shows_neither_tokens_nor_text() -> None:
+    """The repr of a snapshot and of its entries holds counts and names alone."""
+    async with store_on(SimulatedDisk()) as store:
+        await store.put(TokenEntry(**_secret(1)))
+        snapshot = await store.freeze("r")
+
+    shown = repr(snapshot) + repr(snapshot.entries) + str(snapshot)
+    assert str(SENTINEL_ID) not in shown
+    assert "sesame" not in shown
+
+
+async def test_a_full_disk_error_is_about_the_file_alone(tmp_path: Path) -> None:
+    """What an error of the disk says is the operation, the file's name and the reason."""
+    async with TokenCaptureStore(tmp_path, config=StoreConfig(prompt_storage="full")) as store:
+        await store.put(entry(1))
+        (tmp_path / "r.tokens.state.json").mkdir()
+        with pytest.raises(CorruptRolloutError) as caught:
+            await store.freeze("r")
+
+    assert str(caught.value).startswith("r.tokens.state.json: is no regular file")
+    assert (caught.value.file, rec(1) in (tmp_path / "r.tokens.jsonl").read_bytes()) == ("r.tokens.state.json", True)
