@@ -19,6 +19,7 @@ from typing import Any, Self
 import anyio
 
 from tokenstore import DurabilityError, StoreConfig, TokenCaptureStore, TokenEntry
+from tokenstore.inspection import verify
 
 TOP = Path(__file__).parents[1]
 
@@ -215,14 +216,66 @@ async def _frozen(store: TokenCaptureStore, rollout_id: str) -> list[Any]:
     return [[each.model_call_id for each in snapshot.entries], list(snapshot.incomplete_reasons)[:8]]
 
 
+def verify_as_nobody(root: str) -> None:
+    """Verify a directory as a user who owns nothing, and say the health of each rollout, or the error."""
+
+    async def verified() -> list[str]:
+        try:
+            async with TokenCaptureStore(root) as store:
+                return [f"{finding.rollout_id} {finding.health}" async for finding in verify(store)]
+        except PermissionError as error:
+            return [type(error).__name__]
+
+    async def main() -> None:
+        await verified()  # imports what nobody may not read
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        for line in await verified():
+            say(line)
+
+    anyio.run(main)
+
+
+def write_and_remove(root: str, rounds: str) -> None:
+    """Write one rollout that stays and many that are removed and made anew; say at the end what stays."""
+
+    async def main() -> None:
+        async with TokenCaptureStore(root) as store:
+            say("began")
+            for number in range(int(rounds)):
+                for rollout_id in ("kept", "dropped", "deleted"):
+                    await store.begin_call(rollout_id, f"c{number}")
+                    await store.put(entry(rollout_id, f"c{number}", number=number))
+                snapshot = await store.freeze("dropped")
+                assert await store.drop("dropped", snapshot_id=snapshot.snapshot_id, version=snapshot.version)
+                assert (await store.delete(["deleted", "dropped"]))["removed"] == ["deleted"]
+
+    anyio.run(main)
+    (Path(root) / "done").touch()
+    for number in range(int(rounds)):
+        say(f"c{number}")
+
+
 def _peak() -> int:
-    """The most memory that this process ever had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory that this process ever had, in bytes; the kernel's `ru_maxrss` would count its parent's too."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 CHILDREN: dict[str, Callable[..., None]] = {
     function.__name__: function
-    for function in (hold_lock, fork_and_die, put_many, put_batches, many_rollouts, big_entries, read)
+    for function in (
+        hold_lock,
+        fork_and_die,
+        put_many,
+        put_batches,
+        many_rollouts,
+        big_entries,
+        read,
+        verify_as_nobody,
+        write_and_remove,
+    )
 }
 
 if __name__ == "__main__":

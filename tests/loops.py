@@ -21,6 +21,7 @@ from tokenstore.journal.disk import Disk
 from tokenstore.journal.root import Root
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 from tokenstore.testing.failing_disk import Call
+from tokenstore.testing.simulated_files import SimulatedFile
 from tokenstore.threads import Threads
 
 T = TypeVar("T")
@@ -99,6 +100,13 @@ class HeldDisk(FailingDisk):
             self._reached.set()
             assert self._freed.wait(PATIENCE), "the held call was never let go on"
         return super().due(call, name)
+
+
+def hold_lock(disk: SimulatedDisk, rollout_id: str = "r") -> SimulatedFile:
+    """Hold a rollout's lock, as another process would; closing the file gives it back."""
+    file = disk.open_root(ROOT).open(f"{rollout_id}.tokens.lock", "create")
+    assert file.lock(exclusive=True)
+    return file
 
 
 @asynccontextmanager

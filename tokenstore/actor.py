@@ -55,14 +55,21 @@ class Actor:
     def __init__(self, host: Host, rollout_id: str) -> None:
         self.rollout_id = rollout_id
         self.mailbox = Mailbox(MAILBOX_SIZE)
-        self.last_used = anyio.current_time()
         self._host = host
         self._journal = Journal(host.root, rollout_id)
         self._in_hand: list[Message] = []
+        self._last_used = anyio.current_time()
         self._failure: Exception = StoreClosedError("the store's event loop ended; the outcome of this call is unknown")
         self._turn_began = 0.0
         self._turn_ended = 0.0
         self._ending = False
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long it has had nothing to do."""
+        if self._in_hand or self.mailbox.queued:
+            return 0.0
+        return anyio.current_time() - self._last_used
 
     async def run(self) -> None:
         """Serve until the mailbox is closed, the actor is idle for long, or the journal must be given up."""
@@ -88,7 +95,7 @@ class Actor:
             self._in_hand = [message]
             if not message.abandoned:
                 await self._serve(message)
-                self.last_used = anyio.current_time()
+                self._last_used = anyio.current_time()
             self._in_hand = []
 
     async def _serve(self, message: Message) -> None:

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from types import TracebackType
 from typing import Any, TypeVar
 
 import anyio
@@ -114,16 +113,12 @@ class Home:
             stack.push_async_callback(self._close_shielded)
             self._local, self._stack = gate, stack.pop_all()
 
-    async def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        """Close, then leave the task group; a cancelled caller waits until what was accepted is finished."""
-        try:
-            return await self._stack.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            if group.exceptions != (error,):
-                raise
-            return False  # what the body raised passes as it is, not in the group that the task group makes of it
+    async def leave(self) -> None:
+        """Close, then leave the task group; a cancelled caller waits until what was accepted is finished.
+
+        The group is not told what the body raised: it would wrap that in an exception group.
+        """
+        await self._stack.aclose()
 
     async def _close_shielded(self) -> None:
         with anyio.CancelScope(shield=True):

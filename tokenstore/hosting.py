@@ -17,6 +17,7 @@ from tokenstore.actor import Actor
 from tokenstore.budget import Budget
 from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError
+from tokenstore.ids import validate_rollout_id
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.root import Root
 from tokenstore.loop import Loop
@@ -70,6 +71,11 @@ class Host:
             pass  # the actor had to end before there was a place
         return await message.wait()
 
+    async def pass_by(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
+        """Have an operation done for one who walks by all rollouts: an actor that was not there ends after it."""
+        retires = validate_rollout_id(rollout_id) not in self._actors
+        return await self.ask(rollout_id, Message(Solo(operation, reads=reads, retires=retires)))
+
     def _actor(self, rollout_id: str) -> Actor:
         if self._closing.is_set() or self._tasks is None:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
@@ -98,10 +104,10 @@ class Host:
         idle = self.config.idle_seconds
         with scope:
             while self._actors and not self._closing.is_set():
-                oldest = min(actor.last_used for actor in self._actors.values())
-                await anyio.sleep(max(idle / 4, oldest + idle - anyio.current_time()))
+                longest = max(actor.idle_seconds for actor in self._actors.values())
+                await anyio.sleep(max(idle / 4, idle - longest))
                 for actor in self._actors.values():
-                    if anyio.current_time() - actor.last_used >= idle and not actor.mailbox.queued:
+                    if actor.idle_seconds >= idle:
                         actor.mailbox.try_deliver(Message(Solo(Journal.offer_index, retires=True)))
 
     def _stop_sweeper(self) -> None:

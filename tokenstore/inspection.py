@@ -1,136 +1,128 @@
 """Looking at a whole directory, and mending it: what `tokenstore verify` and `tokenstore repair` do.
 
-Both are safe beside live writers: they go through the same actors and locks as everybody else. `verify` changes
-nothing; `repair` does what the next writer of each rollout would do first, and removes what is surely stale.
+Both are safe beside live writers: they go through the same actors and locks as everybody else, one rollout at a time.
+`verify` changes nothing; `repair` does what the next writer of each rollout would do first, and removes what is surely
+stale. What a live writer is in the middle of, such as a batch of removals, may be found half done.
+
+Memory is bounded by the largest rollout, however many there are. What is given is an object and no generator, so that
+it may be left half-way.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal
+from itertools import islice
 
 import attrs
 
-from tokenstore.errors import TokenCaptureRetiredError, TokenStoreError
+from tokenstore.errors import StoreClosedError, TokenStoreError
 from tokenstore.ids import validate_rollout_ids
 from tokenstore.journal.disk import Directory
-from tokenstore.journal.layout import Names
-from tokenstore.journal.stale import StaleFile, find_stale, remove_temporary
+from tokenstore.journal.health import Finding, Health
+from tokenstore.journal.stale import Seen, remove_temporary, walk
+from tokenstore.slices import Slices
 from tokenstore.store import TokenCaptureStore
 
-Health = Literal["whole", "masked", "damaged", "retired", "stale", "unreadable", "absent"]
-"""`masked`: incomplete, every line good; `damaged`: lines are lost or changed; `stale`: nobody needs the file."""
+__all__ = ["Finding", "Health", "repair", "verify"]
 
-_DAMAGE = ("damaged:", "unacceptable:", "lost_base:", "state_lost")
-
-
-@attrs.frozen(kw_only=True)
-class Finding:
-    """What is known of one rollout, or of one stale file."""
-
-    health: Health
-    """How it is."""
-    rollout_id: str | None = None
-    """The rollout; None for a file that belongs to none."""
-    file: str | None = None
-    """The stale file."""
-    calls: int = 0
-    """Entries that can be delivered."""
-    reasons: tuple[str, ...] = ()
-    """Reason codes, with offsets in bytes where they are about lines; an error's text where it cannot be read."""
-    mended: bool = False
-    """Whether `repair` has done something about it."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing needs attention: whole, masked for a known reason, or retired without leftovers."""
-        return self.health in ("whole", "masked", "retired") and not self.reasons_of_disk
-
-    @property
-    def reasons_of_disk(self) -> tuple[str, ...]:
-        """The reasons that are about the disk, not about lost calls."""
-        return tuple(reason for reason in self.reasons if reason.startswith(_DAMAGE) or reason == "leftovers")
+WALK_SLICE = 256
+"""Names looked at in one way to a worker thread."""
 
 
-async def verify(store: TokenCaptureStore, rollout_ids: Sequence[str] = ()) -> AsyncIterator[Finding]:
+def verify(store: TokenCaptureStore, rollout_ids: Sequence[str] = ()) -> AsyncIterator[Finding]:
     """Read everything and say how each rollout is; changes nothing.
 
     Args:
-        store: The store.
+        store: The store. With `prompt_storage="full"` lock files without a rollout are no finding: a reference process
+            may be waiting on them.
         rollout_ids: The rollouts to look at; none means all, and stale files too.
+
+    Raises:
+        OSError: The directory cannot be listed. What cannot be read of one rollout is a finding.
     """
-    async for rollout_id in _chosen(store, rollout_ids):
-        yield await _look(store, rollout_id)
-    if not rollout_ids:
-        for stale in await store.on_disk(_stale_files):
-            yield Finding(health="stale", rollout_id=stale.rollout_id, file=stale.name)
+    return _findings(store, rollout_ids, partial(_look, store))
 
 
-async def repair(store: TokenCaptureStore, rollout_ids: Sequence[str] = ()) -> AsyncIterator[Finding]:
+def repair(store: TokenCaptureStore, rollout_ids: Sequence[str] = ()) -> AsyncIterator[Finding]:
     """Recover each rollout as its next writer would, and remove what is surely stale; say how each is then.
 
-    What is damaged stays as it is, left out of snapshots; the reasons are written down.
+    What is damaged stays as it is, left out of snapshots; the reasons are written down. A second one changes nothing.
 
     Args:
-        store: The store.
+        store: The store. With `prompt_storage="full"` lock files stay.
         rollout_ids: The rollouts to recover; none means all, and stale files too.
+
+    Raises:
+        OSError: The directory cannot be listed. What cannot be mended of one rollout is a finding.
     """
-    async for rollout_id in _chosen(store, rollout_ids):
-        before = await _look(store, rollout_id)
-        try:
-            await store.recover(rollout_id)
-        except TokenStoreError as error:
-            yield attrs.evolve(before, health="unreadable", reasons=(str(error),))
-        else:
-            after = await _look(store, rollout_id)
-            yield attrs.evolve(after, mended=before != after)
-    if not rollout_ids:
-        for stale in await store.on_disk(_stale_files):
-            yield await _remove(store, stale)
+    return _findings(store, rollout_ids, partial(_mend, store))
 
 
-async def _chosen(store: TokenCaptureStore, rollout_ids: Sequence[str]) -> AsyncIterator[str]:
-    if rollout_ids:
-        for rollout_id in validate_rollout_ids(rollout_ids):
-            yield rollout_id
-    else:
-        async for status in store.rollouts():
-            yield status.rollout_id
+def _findings(
+    store: TokenCaptureStore, rollout_ids: Sequence[str], judge: Callable[[Seen], Awaitable[Finding]]
+) -> AsyncIterator[Finding]:
+    """Judge one after the other; a rollout that is gone is a finding only if it was asked for by name."""
+    named = [Seen(rollout_id, "") for rollout_id in validate_rollout_ids(rollout_ids)]
+    seen = _given(named) if named else _walk(store)
+
+    async def next_finding() -> list[Finding]:
+        async for each in seen:
+            finding = await judge(each)
+            if named or finding.health != "absent":
+                return [finding]
+        return []
+
+    return Slices(next_finding)
 
 
-async def _look(store: TokenCaptureStore, rollout_id: str) -> Finding:
-    names = Names.of(rollout_id)
-    if not await store.on_disk(partial(_any_there, names=names.evidence)):
-        return Finding(health="absent", rollout_id=rollout_id)
+def _given(named: list[Seen]) -> AsyncIterator[Seen]:
+    parts = iter((named, ()))
+
+    async def next_part() -> Sequence[Seen]:
+        return next(parts)
+
+    return Slices(next_part)
+
+
+def _walk(store: TokenCaptureStore) -> AsyncIterator[Seen]:
+    walks: dict[Directory, Iterator[Seen]] = {}
+
+    def next_part(directory: Directory) -> list[Seen]:
+        if not walks:
+            walks[directory] = walk(directory, locks=store.config.prompt_storage == "shared")
+        if directory not in walks:
+            raise StoreClosedError("the store was closed meanwhile; begin again")
+        return list(islice(walks[directory], WALK_SLICE))
+
+    return Slices(partial(store.on_disk, next_part))
+
+
+async def _look(store: TokenCaptureStore, seen: Seen) -> Finding:
+    if seen.rollout_id is None:
+        return Finding(health="stale", file=seen.file)
     try:
-        snapshot = await store.peek(rollout_id)
-    except TokenCaptureRetiredError:
-        leftovers = await store.on_disk(partial(_any_there, names=names.records))
-        return Finding(health="retired", rollout_id=rollout_id, reasons=("leftovers",) if leftovers else ())
+        return await store.examine(seen.rollout_id)
     except TokenStoreError as error:
-        return Finding(health="unreadable", rollout_id=rollout_id, reasons=(str(error),))
-    damaged = any(reason.startswith(_DAMAGE) for reason in snapshot.incomplete_reasons)
-    return Finding(
-        health="damaged" if damaged else "masked" if snapshot.incomplete else "whole",
-        rollout_id=rollout_id,
-        calls=len(snapshot.entries),
-        reasons=snapshot.incomplete_reasons,
-    )
+        return _unreadable(seen, error)
 
 
-async def _remove(store: TokenCaptureStore, stale: StaleFile) -> Finding:
-    if stale.rollout_id is None:
-        removed = await store.on_disk(partial(remove_temporary, name=stale.name))
-    else:
-        await store.recover(stale.rollout_id, remove_lock=True)
-        removed = not await store.on_disk(partial(_any_there, names=(stale.name,)))
-    return Finding(health="stale", rollout_id=stale.rollout_id, file=stale.name, mended=removed)
+async def _mend(store: TokenCaptureStore, seen: Seen) -> Finding:
+    before = await _look(store, seen)
+    if before.health in ("absent", "unreadable"):
+        return before
+    try:
+        if seen.rollout_id is None:
+            return attrs.evolve(before, mended=await store.on_disk(partial(remove_temporary, name=seen.file)))
+        await store.recover(seen.rollout_id)
+    except (TokenStoreError, OSError) as error:
+        return _unreadable(seen, error)
+    after = await _look(store, seen)
+    if before.health == "stale" and after.health == "absent":
+        return attrs.evolve(before, mended=True)
+    return attrs.evolve(after, mended=before != after)
 
 
-def _any_there(directory: Directory, names: Sequence[str]) -> bool:
-    return any(directory.stat(name) is not None for name in names)
-
-
-def _stale_files(directory: Directory) -> list[StaleFile]:
-    return list(find_stale(directory))
+def _unreadable(seen: Seen, error: Exception) -> Finding:
+    file = seen.file if seen.rollout_id is None else None
+    return Finding(health="unreadable", rollout_id=seen.rollout_id, file=file, reasons=(str(error),))

@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tokenstore.capture import Capture, capturing
@@ -26,6 +25,7 @@ from tokenstore.hosting import Host
 from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_id, validate_rollout_ids
 from tokenstore.journal.cursor import Cursor
 from tokenstore.journal.disk import Directory, Disk, OsDisk
+from tokenstore.journal.health import Finding
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.listing import list_rollouts
@@ -67,7 +67,7 @@ class TokenCaptureStore:
         self, root: str | os.PathLike[str], *, config: StoreConfig | None = None, _disk: Disk | None = None
     ) -> None:
         self.root = Path(root)
-        self._config = config or StoreConfig()
+        self.config = config or StoreConfig()
         self._disk = _disk or OsDisk()
         self._disk.open_root(self.root).close()
         self._home = Home(self._make_host)
@@ -256,15 +256,14 @@ class TokenCaptureStore:
 
         return Slices(partial(self._home.run, next_slice))
 
-    async def recover(self, rollout_id: str, *, remove_lock: bool = False) -> None:
-        """Do now what the next writer of a rollout would do first: mend its tail, finish its removal, note its damage.
+    async def examine(self, rollout_id: str) -> Finding:
+        """Tell how a rollout is, down to what the next writer would mend. Changes nothing."""
+        finding: Finding = await self._home.run(lambda host: host.pass_by(rollout_id, Journal.examine, reads=True))
+        return finding
 
-        Args:
-            rollout_id: The rollout.
-            remove_lock: Whether to take its lock file away instead, if nothing else of it is there.
-        """
-        lock_goes = remove_lock and self._config.prompt_storage == "shared"
-        await self._do(rollout_id, Journal.remove_lock if lock_goes else Journal.recover)
+    async def recover(self, rollout_id: str) -> None:
+        """Do now what the next writer would do first: mend tails, finish a removal, note damage, let its lock go."""
+        await self._home.run(lambda host: host.pass_by(rollout_id, Journal.recover))
 
     async def on_disk(self, function: Callable[[Directory], T]) -> T:
         """Have the store's own tools look at its directory, in a thread of readers."""
@@ -313,10 +312,8 @@ class TokenCaptureStore:
         await self._home.enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._home.leave(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._home.leave()
 
     async def close(self) -> None:
         """Finish every queued message, and let go of everything. From any loop or thread; again is a no-op.
@@ -330,7 +327,7 @@ class TokenCaptureStore:
     async def _make_host(self) -> Host:
         """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
         directory = await Threads().commit(self._disk.open_root, self.root)
-        root = Root(directory, self._config, self._counters)
+        root = Root(directory, self.config, self._counters)
         return Host(root, self.root, Threads(root.sections))
 
     async def _do(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:

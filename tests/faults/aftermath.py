@@ -57,9 +57,13 @@ class Aftermath:
             raise WrongError(f"temporary files are left: {sorted(left)}")
 
     def _files(self) -> dict[str, bytes]:
-        """All files but temporary ones, which only `repair` and a power cut touch."""
-        files = self._world.disk.files(ROOT)
-        return {name: content for name, content in files.items() if not name.startswith(TEMPORARY_PREFIX)}
+        """All files but temporary ones, which only `repair` and a power cut touch, and what lies behind a seal."""
+        files = {n: c for n, c in self._world.disk.files(ROOT).items() if not n.startswith(TEMPORARY_PREFIX)}
+        for names in map(Names.of, self._rollouts):
+            state = parse_state(files.get(names.state, b"{}"))
+            if state.frozen and names.tokens in files:
+                files[names.tokens] = files[names.tokens][: state.indexed_size]
+        return files
 
     def _temporary(self) -> set[str]:
         return {name for name in self._world.disk.files(ROOT) if name.startswith(TEMPORARY_PREFIX)}

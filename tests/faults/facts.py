@@ -18,6 +18,7 @@ import attrs
 from tests.faults.operations import (
     Answer,
     Begin,
+    Disguise,
     Drop,
     Freeze,
     Mark,
@@ -94,6 +95,8 @@ class Facts:
     """Of a frozen or retired rollout, if the freeze was acknowledged."""
     touched: bool = False
     """Whether anything was ever asked of it, so that files may be there."""
+    foreign: bool = False
+    """Whether somebody else has written its state: then the version may count more or less than there is."""
     torn: frozenset[str] = frozenset()
     """Kinds of files (`"lines"`, `"intents"`, `"marks"`) in which a power cut may have left holes."""
 
@@ -107,7 +110,7 @@ class Facts:
 
     def retired(self) -> Facts:
         """The rollout behind a fence; the fence keeps the pair that `drop` asks for."""
-        return Facts(status="retired", seal=self.seal, touched=True, marks=self.marks)
+        return Facts(status="retired", seal=self.seal, touched=True, marks=self.marks, foreign=self.foreign)
 
     def with_mark(self, call: str, *, conflict: bool = False) -> Facts:
         """The rollout with a call marked."""
@@ -117,7 +120,7 @@ class Facts:
     def perhaps(self, other: Facts) -> Facts:
         """The rollout if it may be so or as another says, with the same status."""
         beliefs = {name: getattr(self, name).perhaps(getattr(other, name)) for name in _BELIEFS}
-        return attrs.evolve(self, **beliefs, touched=True)
+        return attrs.evolve(self, **beliefs, touched=True, foreign=self.foreign or other.foreign)
 
     def after_power_cut(self) -> Facts:
         """What was only possible may now be a hole in its file."""
@@ -191,6 +194,8 @@ def _outcomes(facts: Facts, question: Question) -> list[Outcome]:
             return _remove(facts, question)
         case RemovalStep():
             return _removal_step(facts, question)
+        case Disguise():
+            return [("acked", attrs.evolve(facts, foreign=True))]
         case Freeze() | Peek() | Scan() if facts.status == "retired":
             return [("retired", facts)]
         case Freeze():
@@ -245,7 +250,8 @@ def _drop(facts: Facts, drop: Drop) -> list[Outcome]:
         return [(False, facts)]
     counted = seal.version + len(facts.marks.sure - seal.marks)
     may_match = counted <= drop.pair[1] <= counted + len(facts.marks.maybe - seal.marks)
-    must_match = may_match and not facts.marks.maybe - seal.marks
+    may_match = may_match or facts.foreign
+    must_match = may_match and not facts.marks.maybe - seal.marks and not facts.foreign
     outcomes: list[Outcome] = [(True, facts.retired())] if may_match else []
     return outcomes if must_match else [*outcomes, (False, facts)]
 

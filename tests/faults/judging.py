@@ -43,6 +43,7 @@ def sealed(facts: Facts, snapshot: TokenCaptureSnapshot) -> Facts:
         seal=Seal(snapshot.snapshot_id, snapshot.version, stored, snapshot.incomplete_reasons, marks),
         touched=True,
         torn=facts.torn,
+        foreign=facts.foreign,
     )
 
 
@@ -80,12 +81,12 @@ def _incomplete_has_reasons(_: Facts, snapshot: TokenCaptureSnapshot) -> str:
     return f"incomplete is {snapshot.incomplete}, the reasons are {snapshot.incomplete_reasons}"
 
 
-def _version_counts(_: Facts, snapshot: TokenCaptureSnapshot) -> str:
+def _version_counts(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:
     """The version is the number of calls, refusals, marks, damaged ranges, and the freeze."""
     marks = set(_named(snapshot, "marked", "conflict"))
     damaged = _named(snapshot, "damaged")
     wanted = len(snapshot.entries) + len(snapshot.refusals) + len(marks) + len(damaged) + snapshot.frozen
-    return "" if snapshot.version == wanted else f"its version is {snapshot.version}, its facts make {wanted}"
+    return "" if snapshot.version == wanted or facts.foreign else f"its version is {snapshot.version}, its facts make {wanted}"
 
 
 def _marks_are_those_asked_for(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:
@@ -103,7 +104,7 @@ def _only_known_kinds_of_reasons(facts: Facts, snapshot: TokenCaptureSnapshot) -
     allowed = {"marked", "conflict", "lost_call"}
     if "lines" in facts.torn:
         allowed |= {"damaged", "lost_base"}
-    if facts.marks.possible or "marks" in facts.torn:
+    if facts.marks.possible or "marks" in facts.torn or (facts.seal and "flagged" in facts.seal.reasons):
         allowed.add("flagged")  # a marker without a line, or a freeze that found one
     strange = {kind for kind, _ in _reasons(snapshot)} - allowed
     return f"it is incomplete for {sorted(strange)}: {snapshot.incomplete_reasons}" if strange else ""

@@ -12,6 +12,7 @@ from tests.faults.operations import (
     Alone,
     Answer,
     Asked,
+    Foreign,
     Freeze,
     Interrupted,
     Operation,
@@ -134,7 +135,7 @@ def _superseded(operation: Operation, touched: set[str]) -> bool:
 
 
 def _never_again(operation: Operation) -> bool:
-    if isinstance(operation, Stray):
+    if isinstance(operation, Stray | Foreign):
         return True
     return isinstance(operation, Alone) and isinstance(operation.question, Peek | Scan | RemovalStep)
 

@@ -241,7 +241,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             Mutant(fence_removed_with_the_records, ("delete frozen", "delete and reuse")),
             # And more of the kind.
             Mutant(state_moved_without_directory_sync, ("freeze", "retire")),
-            Mutant(fragment_kept, ("a fragment",)),
+            Mutant(fragment_kept, ("a torn tail",)),
             Mutant(tail_of_another_not_rewritten, ("batches",)),
             Mutant(intents_not_synced, ("a lost call",)),
             Mutant(state_before_the_marker, ("mark", "conflict")),

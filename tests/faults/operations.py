@@ -154,6 +154,11 @@ class RemovalStep:
 
 
 @attrs.frozen
+class Disguise:
+    """Make the state one that this library has not written: it says less of what its version counts."""
+
+
+@attrs.frozen
 class Recover:
     """Do what every operation begins with, and nothing else."""
 
@@ -164,7 +169,7 @@ class Recover:
 
 
 Single: TypeAlias = Refuse | Mark | Freeze | Peek | Scan | Drop | RemovalStep | Recover
-Question: TypeAlias = Put | Begin | Single | Remove
+Question: TypeAlias = Put | Begin | Single | Remove | Disguise
 Asked: TypeAlias = tuple[str, Question]
 """A rollout and what is asked of it."""
 
@@ -316,13 +321,17 @@ class Foreign:
     older: bool = False
     on: str = R
     by: int = 0
-    asked: tuple[Asked, ...] = ()
+
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        """What is asked of which rollout."""
+        return ((self.on, Disguise()),)
 
     def write(self, directory: SimulatedDirectory) -> list[Answer]:
         """Replace it in durable steps."""
         name = Names.of(self.on).state
         if directory.stat(name) is None:
-            return []
+            return ["acked"]
         value = loads(directory.open(name, "read").read(0, LARGE))
         for key in ("tokenstore", *(("indexed_size", "entry_digests") if self.older else ())):
             value.pop(key, None)
@@ -331,7 +340,7 @@ class Foreign:
         file.sync()
         directory.replace(temporary, name)
         directory.sync()
-        return []
+        return ["acked"]
 
 
 @attrs.frozen

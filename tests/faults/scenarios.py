@@ -212,7 +212,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "the reference's marks": scenario(put("c1"), mark("c2"), mark(), Foreign(), put("c3"), mark("c4"), Foreign(), freeze(), config=FULL),
         "the reference's freeze": scenario(begin("c1", "c2"), put("c1"), freeze(), Foreign(), freeze(), mark("c2"), freeze(), config=FULL),
         "the reference's fence": scenario(put("c1"), freeze(), killed(drop(), 6), Foreign(), put("c1", by=1), drop(), config=FULL),
-        "an older reference": scenario(put("c1"), refuse("c2"), Foreign(older=True), put("c3", "c1"), Foreign(older=True), freeze()),
+        "an older reference": scenario(put("c1"), refuse("c2"), Foreign(older=True), put("c3", "c1"), refuse("c4"), Foreign(older=True), freeze()),
         "an older reference's freeze": scenario(put("c1", "c2"), freeze(), Foreign(older=True), peek(), freeze(), mark("c3"), drop()),
         # -------------------------------------------------------------------------------- coming and going
         "idle and reopen": scenario(put("c1"), Idle(), put("c2"), Reopen(), begin("c3"), Idle(), put("c1"), freeze()),

@@ -129,6 +129,8 @@ class World:
         directory = self.disk.open_root(ROOT)
         try:
             return operation.write(directory)
+        except OSError:
+            return ["unknown"]
         finally:
             if not self._ended:
                 directory.abandon()

@@ -41,7 +41,7 @@ def loads(data: bytes | str) -> Any:
         RecursionError: It is nested deeper than the interpreter can read.
     """
     text = data if isinstance(data, str) else data.decode()
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    return _decoder.decode(text)
 
 
 def _refuse(text: str) -> NoReturn:
@@ -53,6 +53,9 @@ def _finite(text: str) -> float:
     if number - number != 0:
         raise ValueError("a number is beyond the range of a double")
     return number
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def _as_it_is(value: Any, _: Any) -> Any:

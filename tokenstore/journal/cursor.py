@@ -42,7 +42,8 @@ class Cursor:
         start = self._position
         for found, entry in whole_entries(files.lines, start, self._end, self._prompts):
             self._position = found.end
-            self._last_line = found.offset, found.end, hashlib.sha256(found.payload).digest()
+            if found.head is not None:  # of damage only the length is known
+                self._last_line = found.offset, found.end, hashlib.sha256(found.payload).digest()
             if entry is not None and self._waiting.get(entry.model_call_id) == found.digest:
                 del self._waiting[entry.model_call_id]
                 entries.append(entry)

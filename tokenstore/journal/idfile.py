@@ -36,7 +36,7 @@ class IdFile(LogFile):
             part = self.read(offset, min(CHUNK, self.end - offset))
             whole = offset + part.rfind(b"\n") + 1 if b"\n" in part else whole
             *lines, line = (line + part).split(b"\n")
-            self._take(lines)
+            self._take(dict.fromkeys(lines))
             line = line[:_LONGEST]
         self.extend(whole)
         if whole < self.end and access == "write":
@@ -55,7 +55,7 @@ class IdFile(LogFile):
         self.ids.clear()
         self.invalid.clear()
 
-    def _take(self, lines: list[bytes]) -> None:
+    def _take(self, lines: Iterable[bytes]) -> None:
         for line in lines:
             text = line.decode(errors="replace")
             if recordable_call_id(text) == text and "\ufffd" not in text:

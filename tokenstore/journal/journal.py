@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import attrs
 
@@ -19,11 +20,13 @@ from tokenstore.errors import ConflictingEntryError, TokenStoreError
 from tokenstore.journal.batch import Batch, late
 from tokenstore.journal.cursor import Cursor
 from tokenstore.journal.files import LockBusyError, RolloutFiles
+from tokenstore.journal.health import Finding, Health
 from tokenstore.journal.index import Index
 from tokenstore.journal.lifecycle import Event, Ruling, State, incomplete_reasons, rule
+from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.reading import Verified, verify
 from tokenstore.journal.requests import Begin, Request
-from tokenstore.journal.root import Root
+from tokenstore.journal.root import Root, durable
 from tokenstore.records import RefusalRecord, TokenCaptureSnapshot, TokenEntry
 
 INDEX_AFTER = 64 * 1024
@@ -39,6 +42,7 @@ class Journal:
         self.rollout_id = rollout_id
         self._root = root
         self._files = RolloutFiles(root, rollout_id)
+        self._wrote = False
 
     @property
     def poisoned(self) -> bool:
@@ -65,6 +69,7 @@ class Journal:
             for request in waiting:
                 batch.add(request)
             batch.write()
+            self._wrote = True
             self._root.counters.batches += 1
             if self._unindexed(index) > INDEX_ALWAYS_AFTER:
                 self._write_index()
@@ -236,17 +241,67 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------ mending
 
+    def examine(self) -> Finding:
+        """Tell how the rollout is; changes nothing."""
+        with self._section(shared=True) as index:
+            records = self._files.has_records()
+            if index.state.retired:
+                return self._finding("retired", leftovers=("records",) if records else ())
+            if not records and not self._files.statefile.exists:
+                return self._finding_of_nothing()
+            self._files.intents.catch_up("read")
+            verified = self._verify(index)
+            snapshot = self._snapshot(self._with_findings(index, verified), verified)
+            damaged = bool(index.current().damage or verified.reasons)
+            return self._finding(
+                "damaged" if damaged else "masked" if snapshot.incomplete else "whole",
+                calls=len(snapshot.entries),
+                reasons=snapshot.incomplete_reasons,
+                leftovers=self._tails(index.state),
+            )
+
+    def _finding_of_nothing(self) -> Finding:
+        lock = self._files.names.lock
+        with durable("look-up", lock):
+            if self._lock_may_go and self._root.directory.stat(lock) is not None:
+                return self._finding("stale", file=lock)
+        return self._finding("absent")
+
+    def _tails(self, state: State) -> tuple[str, ...]:
+        """The ends that lack their newline; nobody reads lines behind a seal."""
+        files: dict[str, LogFile] = {} if state.frozen else {"unterminated": self._files.tokens}
+        files |= {"unterminated_intents": self._files.intents, "unterminated_marker": self._files.marker}
+        tails = {name: file.unterminated() for name, file in files.items()}
+        return tuple(f"{name}:{offset}+{length}" for name, (offset, length) in tails.items() if length)
+
+    def _finding(self, health: Health, **facts: Any) -> Finding:
+        return Finding(health=health, rollout_id=self.rollout_id, **facts)
+
+    @property
+    def _lock_may_go(self) -> bool:
+        """A reference process that waits on a lock file does not look afterwards whether it is still there."""
+        return self._root.config.prompt_storage == "shared"
+
     def recover(self) -> None:
-        """Do what the next writer would do first: mend tails, finish a removal, write down what was found."""
+        """Do what the next writer would do first: mend tails, finish a removal, write down what was found.
+
+        Of a rollout that is gone the lock file is removed, this one too if it was made just now.
+        """
         with self._section():
-            self._files.intents.catch_up()
-            self._files.settle()
+            if self._files.statefile.exists or self._files.has_records():
+                self._files.intents.catch_up()
+                self._files.settle()
+            elif self._lock_may_go:
+                self._files.unlink_lock()
 
     # ------------------------------------------------------------------------------------------ idling
 
     def offer_index(self) -> None:
-        """Write the index if enough is not indexed, so that nobody reads those lines again; else do nothing."""
-        if self.poisoned or self._unindexed(self._files.index) <= INDEX_AFTER:
+        """Write the index if enough is not indexed, so that nobody reads those lines again; else do nothing.
+
+        Who has only read, and promised to change nothing, leaves it to a writer.
+        """
+        if not self._wrote or self.poisoned or self._unindexed(self._files.index) <= INDEX_AFTER:
             return
         # A rollout that another process has deleted must not get its lock file back.
         with suppress(LockBusyError, TokenStoreError, OSError), self._section(create_lock=False) as index:

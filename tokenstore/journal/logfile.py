@@ -117,6 +117,14 @@ class LogFile:
         with durable("read", self.name):
             return self._file.read(offset, size)
 
+    def unterminated(self) -> tuple[int, int]:
+        """Offset and length of a last line that lacks its newline; the length is 0 if none does."""
+        if not self.end or self._file is None or self.read(self.end - 1, 1) in (b"", b"\n"):
+            return self.end, 0
+        with durable("read", self.name):
+            start = self._start_of_last_line(self._file, self.end)
+        return start, self.end - start
+
     def extend(self, size: int) -> None:
         """Take lines of others, up to `size`, as known."""
         self.size = size

@@ -1,4 +1,4 @@
-"""Files that nobody needs any more: what crashes leave, told by looks, without locks.
+"""Walking through a directory, and telling files that nobody needs any more: what crashes leave.
 
 Nothing is stale by its age against this machine's clock, which jumps: ages are against the file system's.
 """
@@ -10,32 +10,40 @@ from collections.abc import Iterator
 
 import attrs
 
+from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.disk import Directory
-from tokenstore.journal.layout import Names, is_temporary, rollout_of_lock
+from tokenstore.journal.layout import Names, is_temporary, rollout_of, rollout_of_lock
 
 TEMPORARY_AGE = 3600.0
 """Seconds after which a temporary file is surely not about to be moved: a replace takes milliseconds."""
 
 
 @attrs.frozen
-class StaleFile:
-    """A file that a crash has left."""
+class Seen:
+    """Something to look at."""
 
-    name: str
-    """Its name in the store's directory."""
     rollout_id: str | None
-    """The rollout whose lock it is; None for a temporary state, which names none."""
+    """A rollout, or one of which perhaps only the lock file is left; None for a stale temporary state."""
+    file: str
+    """The name by which it was seen."""
 
 
-def find_stale(directory: Directory) -> Iterator[StaleFile]:
-    """Give the temporary states of this user that are older than an hour, and the locks of rollouts that are gone."""
+def walk(directory: Directory, *, locks: bool) -> Iterator[Seen]:
+    """Give each rollout once, and the stale temporary states; memory does not grow with their number.
+
+    Args:
+        directory: The store's directory.
+        locks: Whether lock files without a rollout count.
+    """
     now = directory.clock_ns()
     for name in directory.names():
-        if is_temporary(name) and _is_old_and_ours(directory, name, now):
-            yield StaleFile(name, None)
-        lock_of = rollout_of_lock(name)
-        if lock_of is not None and not any(directory.stat(file) for file in Names.of(lock_of).evidence):
-            yield StaleFile(name, lock_of)
+        if is_temporary(name):
+            if _is_old_and_ours(directory, name, now):
+                yield Seen(None, name)
+            continue
+        rollout_id = rollout_of(name) or (rollout_of_lock(name) if locks else None)
+        if rollout_id is not None and _is_first(directory, rollout_id, name):
+            yield Seen(rollout_id, name)
 
 
 def remove_temporary(directory: Directory, name: str) -> bool:
@@ -43,6 +51,24 @@ def remove_temporary(directory: Directory, name: str) -> bool:
     return is_temporary(name) and _is_old_and_ours(directory, name, directory.clock_ns()) and directory.unlink(name)
 
 
+def _is_first(directory: Directory, rollout_id: str, name: str) -> bool:
+    """Whether no name before this one is there: each rollout is seen once, by its lock only if it has nothing else."""
+    for other in Names.of(rollout_id).evidence:
+        if other == name:
+            return True
+        if directory.stat(other) is not None:
+            return False
+    return True
+
+
 def _is_old_and_ours(directory: Directory, name: str, now_ns: int) -> bool:
-    info = directory.stat(name)
-    return info is not None and info.uid == os.getuid() and (now_ns - info.mtime_ns) / 1e9 > TEMPORARY_AGE
+    """Whether a temporary state is a regular file of this user that was not written for long."""
+    try:
+        file = directory.open(name, "read")
+    except (FileNotFoundError, PermissionError, CorruptRolloutError):
+        return False  # moved into place meanwhile, another user's, or nothing that a store has made
+    try:
+        info = file.stat()
+    finally:
+        file.close()
+    return info.uid == os.getuid() and (now_ns - info.mtime_ns) / 1e9 > TEMPORARY_AGE

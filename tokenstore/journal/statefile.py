@@ -25,8 +25,8 @@ _OUR_LISTS = ("marked", "conflicts", "damage", "verdict")
 _CHUNK = 1024 * 1024
 _COUNTS = 2**63
 """Versions and sizes lie below this."""
-MAX_STATE_BYTES = 256 * 1024 * 1024
-"""The digests of two million calls. What is larger was not written by a store, and is not read into memory."""
+MAX_STATE_BYTES = 32 * 1024 * 1024
+"""The digests of three hundred thousand calls. What is larger was not written by a store, and is not read into memory."""
 _TOO_LARGE = "is larger than any state can be; remove the file, or the rollout"
 _FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
 
