@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,6 +70,16 @@ class Child:
         """Wait for its end, however it comes, and give its status and the lines that it printed."""
         out, _ = self.process.communicate()
         return self.process.returncode, out.decode().splitlines()
+
+
+@contextmanager
+def opened(root: Path, **config: Any) -> Iterator[TokenCaptureStore]:
+    """A store for blocking use, closed at the end: it then keeps no file of the directory open."""
+    store = TokenCaptureStore(root, config=StoreConfig(**config))
+    try:
+        yield store
+    finally:
+        anyio.run(store.close)
 
 
 def entry(rollout_id: str, call_id: str, *, number: int = 0, text: str = "") -> TokenEntry:
@@ -141,6 +153,55 @@ def put_batches(root: str, prefix: str, count: str, size: str) -> None:
     anyio.run(main)
 
 
+def script(root: str) -> None:
+    """Do everything that a store does, saying each thing that was acknowledged."""
+    store = TokenCaptureStore(root)
+
+    async def main() -> None:
+        await store.begin_call("r", "c1")
+        say("begin r c1")
+        await store.put(entry("r", "c1", number=1))
+        say("put r c1")
+        await store.begin_call("r", "c2")
+        say("begin r c2")
+        await store.put(entry("r", "c2", number=2))
+        say("put r c2")
+        await store.refuse_call("r", model_call_id="c3", code="x")
+        say("refuse r c3")
+        await store.mark_incomplete("r", "c4")
+        say("mark r c4")
+        snapshot = await store.freeze("r")
+        say("freeze r", snapshot.snapshot_id)
+        await store.put(entry("s", "c1", number=1))
+        say("put s c1")
+        snapshot = await store.freeze("s")
+        say("freeze s", snapshot.snapshot_id)
+        say("dropping s")
+        await store.drop("s", snapshot_id=snapshot.snapshot_id, version=snapshot.version)
+        say("retired s")
+        await store.put(entry("t", "c1", number=1))
+        say("put t c1")
+        say("dropping t")
+        await store.retire(["t"])
+        say("retired t")
+        await store.put(entry("u", "c1", number=1))
+        say("dropping u")
+        await store.delete(["u"])
+        await store.put(entry("u", "c2", number=2))
+        say("reused u c2")
+        await store.close()
+
+    anyio.run(main)
+
+
+def freeze_later(root: str) -> None:
+    """Put and freeze under a clock that is not ours, and say what is there."""
+    store = TokenCaptureStore(root)
+    store.append(entry("r", f"c{int(time.time())}"))
+    snapshot = store.freeze_now("r")
+    say(len(snapshot.entries), snapshot.version, time.time())
+
+
 def many_rollouts(backend: str, root: str, count: str, descriptors: str) -> None:
     """Use many rollouts at once with few descriptors."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -185,6 +246,7 @@ def big_entries(backend: str, root: str, count: str, size: str, inflight: str) -
 
 def read(root: str, rollout_id: str, limit: str) -> None:
     """Read a rollout in every way, and say what came of it and the peak of the memory."""
+    logging.disable()
 
     async def main() -> None:
         config = StoreConfig(max_entry_bytes=int(limit))
@@ -263,20 +325,6 @@ def _peak() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-CHILDREN: dict[str, Callable[..., None]] = {
-    function.__name__: function
-    for function in (
-        hold_lock,
-        fork_and_die,
-        put_many,
-        put_batches,
-        many_rollouts,
-        big_entries,
-        read,
-        verify_as_nobody,
-        write_and_remove,
-    )
-}
-
 if __name__ == "__main__":
-    CHILDREN[sys.argv[1]](*sys.argv[2:])
+    function: Callable[..., None] = globals()[sys.argv[1]]
+    function(*sys.argv[2:])

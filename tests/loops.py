@@ -102,6 +102,19 @@ class HeldDisk(FailingDisk):
         return super().due(call, name)
 
 
+@asynccontextmanager
+async def opened(store: TokenCaptureStore, *, entered: bool) -> AsyncIterator[TokenCaptureStore]:
+    """Use a store in one of both ways, and close it."""
+    if entered:
+        async with store:
+            yield store
+    else:
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
 def hold_lock(disk: SimulatedDisk, rollout_id: str = "r") -> SimulatedFile:
     """Hold a rollout's lock, as another process would; closing the file gives it back."""
     file = disk.open_root(ROOT).open(f"{rollout_id}.tokens.lock", "create")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from array import array
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from tests.samples import entry, nested, quick_difference
-from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureStore
+from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureStore, TokenEntry
 from tokenstore.testing import agent_rollout
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +24,23 @@ MAX_SYNCS = 10
 """What 256 puts at once into one rollout may need."""
 
 
+@cache
+def long_rollout() -> list[TokenEntry]:
+    """Make 200 turns of an agent whose log probabilities are float32 values and, what takes most, none is zero."""
+    chance = random.Random(200)  # noqa: S311 - test data
+
+    def log_probs(count: int) -> list[float]:
+        return array("f", [-4.0 * chance.random() - 1e-7 for _ in range(count)]).tolist()
+
+    turns = agent_rollout(
+        "r", turns=200, first_prompt=2000, generated=200, added=300, vocabulary=150_000, item_chars=200
+    )
+    return [attrs.evolve(turn, generation_log_probs=log_probs(len(turn.generation_token_ids))) for turn in turns]
+
+
 async def test_200_turns_of_an_agent(tmp_path: Path, record_testsuite_property: Any, anyio_backend: Any) -> None:
     """200 turns of 200 generated and 300 added ids take at most 1.7 MB, and freeze gives whole prompts back."""
-    made = agent_rollout("r", turns=200)
+    made = long_rollout()
     async with TokenCaptureStore(tmp_path) as store:
         for turn in made:
             await store.put(turn)

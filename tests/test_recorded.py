@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.children import TOP, Child
-from tests.loops import LOOPS, run_in
+from tests.loops import run_in
 from tests.recordings import compare_frozen, differences, put_at_once, recording, recordings, rollouts_of
 from tests.samples import data_folder
 from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureStore, TokenEntry
@@ -36,6 +36,8 @@ RECORDED = (
     "qwen_swe.retok",
     "tekken_tools.retok",
 )
+FULL = [("full", "atropos_rubiks.synthlp"), ("full", "gym_customer_service"), ("full", "tekken_tools.retok")]
+"""Long rollouts, which take another way when prompts are stored whole."""
 GOOD_ODD = (
     "all_padding_atropos",
     "empty_generation_nemorl",
@@ -68,8 +70,7 @@ def test_every_file_is_tried() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("storage", ["shared", "full"])
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(("storage", "name"), [*(("shared", name) for name in RECORDED), *FULL])
 async def test_comes_back_value_for_value(name: str, storage: str, tmp_path: Path) -> None:
     """A file that goes in through 64 puts at once is frozen and comes back, whole and once."""
     entries = recording(file_of("recorded", name))
@@ -124,8 +125,7 @@ async def test_null_log_probs_are_refused(position: int, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("acked", [40, 159])
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(("loop", "acked"), [("asyncio", 40), ("uvloop", 159), ("trio", 80)])
 def test_survives_a_kill(loop: str, acked: int, tmp_path: Path) -> None:
     """After SIGKILL another process finds every acknowledged call, puts the rest, and freezes all of them whole."""
     folder = data_folder("TOKENSTORE_RECORDED_DATA") / "recorded"

@@ -24,7 +24,7 @@ from tokenstore.journal.stale import Seen, remove_temporary, walk
 from tokenstore.slices import Slices
 from tokenstore.store import TokenCaptureStore
 
-__all__ = ["Finding", "Health", "repair", "verify"]
+__all__ = ["Finding", "Health", "count", "repair", "verify"]
 
 WALK_SLICE = 256
 """Names looked at in one way to a worker thread."""
@@ -57,6 +57,12 @@ def repair(store: TokenCaptureStore, rollout_ids: Sequence[str] = ()) -> AsyncIt
         OSError: The directory cannot be listed. What cannot be mended of one rollout is a finding.
     """
     return _findings(store, rollout_ids, partial(_mend, store))
+
+
+async def count(store: TokenCaptureStore) -> int:
+    """Tell how much there is to look at, for progress bars."""
+    locks = store.config.prompt_storage == "shared"
+    return await store.on_disk(lambda directory: sum(1 for _ in walk(directory, locks=locks)))
 
 
 def _findings(

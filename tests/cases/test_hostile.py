@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.cases.given import (
@@ -94,58 +95,71 @@ WEIRD: list[Any] = [
 MEMBERS = [*fields(1), "prompt_base", "prompt_rest", "crc32", "extra"]
 
 
-def line_with(member: str, value: Any) -> bytes:
+def line_with(member: str, value: Any, rollout_id: str) -> bytes:
     """A line of call c2 with one member replaced or added."""
-    members = {**fields(2), member: value}
+    members = {**fields(2, rollout_id=rollout_id), member: value}
     if member in ("prompt_base", "prompt_rest"):
         del members["prompt_token_ids"]
         members.setdefault("prompt_rest", [1])
-    texts = (
+    texts = [
         f"{json.dumps(key)}:{item if isinstance(item, Raw) else json.dumps(item)}" for key, item in members.items()
-    )
+    ]
     return ("{" + ",".join(texts) + "}").encode()
 
 
-@pytest.mark.parametrize("seal", [lambda line: line, vouched], ids=["foreign", "vouched"])
-@pytest.mark.parametrize("member", MEMBERS)
-async def test_a_wrong_member_never_locks_a_rollout(member: str, seal: Callable[[bytes], bytes]) -> None:
-    """With any value in any member, checksummed or not, the rollout is read, written, frozen and removed."""
+def _check_member(member: str, values: list[Any], seal: Callable[[bytes], bytes]) -> None:
     disk = SimulatedDisk()
-    for number, value in enumerate(WEIRD):
-        content = b"".join(seal(line) + b"\n" for line in (rec(1), line_with(member, value), rec(3)))
-        disk.write_file(
-            ROOT / f"w{number}.tokens.jsonl", content.replace(b'"rollout_id":"r"', b'"rollout_id":"w%d"' % number)
-        )
+    strange = {f"w{number}": value for number, value in enumerate(values)}
+    for rollout_id, value in strange.items():
+        lines = [rec(1, rollout_id=rollout_id), line_with(member, value, rollout_id), rec(3, rollout_id=rollout_id)]
+        disk.write_file(ROOT / f"{rollout_id}.tokens.jsonl", b"".join(seal(line) + b"\n" for line in lines))
 
-    async with store_on(disk) as store:
-        for number in range(len(WEIRD)):
-            await _use(store, f"w{number}")
-        removed = await store.delete([f"w{number}" for number in range(len(WEIRD))])
+    store = store_on(disk)
+    for rollout_id in strange:
+        _use(store, rollout_id)
+    removed = store.delete_now(list(strange))
+    anyio.run(store.close)
 
-    assert len(removed["removed"]) == len(WEIRD)
+    assert removed["removed"] == list(strange)
     assert disk.files(ROOT) == {}
 
 
-async def _use(store: TokenCaptureStore, rollout_id: str) -> None:
+SEALS = pytest.mark.parametrize("seal", [lambda line: line, vouched], ids=["foreign", "vouched"])
+
+
+@SEALS
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_wrong_member_never_locks_a_rollout(member: str, seal: Callable[[bytes], bytes]) -> None:
+    """With a wrong value in a member, checksummed or not, the rollout is read, written, frozen and removed."""
+    _check_member(member, WEIRD[MEMBERS.index(member) % 4 :: 4], seal)
+
+
+@pytest.mark.kernel
+@SEALS
+@pytest.mark.parametrize("member", MEMBERS)
+def test_no_wrong_member_locks_a_rollout(member: str, seal: Callable[[bytes], bytes]) -> None:
+    """The same with every wrong value in every member."""
+    _check_member(member, WEIRD, seal)
+
+
+def _use(store: TokenCaptureStore, rollout_id: str) -> None:
     """Do everything with a rollout; only errors of the store may come, and only about the strange line's own call."""
     given = {**fields(4), "rollout_id": rollout_id}
     try:
-        await store.put(TokenEntry(**given))
+        store.append(TokenEntry(**given))
     except CorruptRolloutError as error:
         assert "schema_version" in str(error)  # noqa: PT017 - the one thing that must not be touched
         return
     try:
-        await store.put(TokenEntry(**{**given, "model_call_id": "c2"}))
+        store.append(TokenEntry(**{**given, "model_call_id": "c2"}))
     except TokenStoreError as error:
         assert "c2" in str(error)  # noqa: PT017 - the strange line counts as this call's
-    one_by_one = [each.model_call_id async for each in store.entries(rollout_id)]
-    snapshot = await store.freeze(rollout_id)
-    again = await store.freeze(rollout_id)
+    snapshot = store.freeze_now(rollout_id)
+    again = store.freeze_now(rollout_id)
     assert {"c1", "c4"} <= set(calls(snapshot))
-    assert set(calls(snapshot)) == set(one_by_one)
     assert (again.version, again.incomplete_reasons) == (snapshot.version, snapshot.incomplete_reasons)
     for each in snapshot.entries:
-        await store.put(each)  # what is delivered is an entry like any other: put again, it is the same
+        store.append(each)  # what is delivered is an entry like any other: put again, it is the same
 
 
 def child_of(
@@ -219,9 +233,9 @@ async def test_a_right_base_is_followed() -> None:
 
 
 async def test_thousands_of_bases_one_on_the_other_are_no_recursion() -> None:
-    """A chain of five thousand shared prompts is read to its end."""
+    """A chain of prompts, longer than the interpreter's stack is deep, is read to its end."""
     ids, lines = list(BASE_IDS), [own(1)]
-    for number in range(2, 5000):
+    for number in range(2, 1200):
         lines.append(child_of(f"c{number - 1}", ids, number=number))
         ids = [*ids, 9, *fields(number)["generation_token_ids"]]
 
@@ -231,7 +245,7 @@ async def test_thousands_of_bases_one_on_the_other_are_no_recursion() -> None:
     assert [*last.prompt_token_ids, *last.generation_token_ids] == ids
 
 
-@pytest.mark.parametrize("seal", [lambda line: line, vouched], ids=["foreign", "vouched"])
+@SEALS
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 async def test_a_key_twice_has_one_meaning(large: bool, seal: Callable[[bytes], bytes]) -> None:
     """Of a member that stands twice the last one counts, for every reader, and the entry put again is the same."""
@@ -295,14 +309,14 @@ PLANS: dict[str, Plan] = {
     "long tail": ("jsonl", _repeated(bytes(MIB), 60, head=GOOD), 12, []),
     "deep": ("jsonl", _repeated(DEEP + b"\n", 5, head=GOOD), 12, ["unacceptable:"] * 5),
     "deep, vouched": ("jsonl", _repeated(vouched(b'{"a":' + DEEP + b"}") + b"\n", 5, head=GOOD), 12, ["damaged:"] * 5),
-    "digits": ("jsonl", _repeated(rec(2).replace(b"1.5", b"1" * 1_000_000) + b"\n", 1, head=GOOD), 24, ["damaged:"]),
+    "digits": ("jsonl", _repeated(rec(2).replace(b"1.5", b"1" * 1_000_000) + b"\n", 1, head=GOOD), 48, ["damaged:"]),
     "many lists": ("jsonl", _repeated(b"[" + b"[]," * 300_000 + b"1]\n", 1, head=GOOD), 90, ["unacceptable:"]),
     "state of 10 GB": ("state.json", _sparse(10 * 1024 * MIB), 12, "CorruptRolloutError: r.tokens.state.json"),
     "state of NULs": ("state.json", _sparse(30 * MIB), 110, ["state_lost"]),
     "deep state": ("state.json", _repeated(DEEP, 50), 30, ["state_lost"]),
     "one long intent": ("intents", _repeated(b"x" * MIB, 60, tail=b"\n"), 16, ["lost_call:xxx"]),
     "binary intents": ("intents", _repeated(bytes(range(256)), 4 * 60 * 1024), 16, ["lost_call:"] * 2),
-    "one intent again": ("intents", _repeated(b"c9\n" * 10_000, 100), 24, ["lost_call:c9"]),
+    "one intent again": ("intents", _repeated(b"c9\n" * 10_000, 100), 48, ["lost_call:c9"]),
     "long marker": ("incomplete", _sparse(60 * MIB), 16, ["flagged"]),
     "blank marks": ("incomplete", _repeated(b"\n" * MIB, 4), 50, ["marked:"]),
 }

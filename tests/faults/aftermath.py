@@ -109,7 +109,6 @@ class Aftermath:
         if self._files() != before:
             raise WrongError(f"a power cut after the last freeze has changed {_changed(before, self._files())}")
 
-
     def _check_damage_is_recorded(self, files: dict[str, bytes]) -> None:
         """What a reader has found is in the state after recovery."""
         for rollout in self._rollouts:

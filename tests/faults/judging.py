@@ -86,7 +86,11 @@ def _version_counts(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:
     marks = set(_named(snapshot, "marked", "conflict"))
     damaged = _named(snapshot, "damaged")
     wanted = len(snapshot.entries) + len(snapshot.refusals) + len(marks) + len(damaged) + snapshot.frozen
-    return "" if snapshot.version == wanted or facts.foreign else f"its version is {snapshot.version}, its facts make {wanted}"
+    return (
+        ""
+        if snapshot.version == wanted or facts.foreign
+        else f"its version is {snapshot.version}, its facts make {wanted}"
+    )
 
 
 def _marks_are_those_asked_for(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:

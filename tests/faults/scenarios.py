@@ -158,8 +158,12 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "whole prompts": scenario(put("t1"), put("t2", "t3"), begin("c1"), freeze(), config=FULL),
         # -------------------------------------------------------------------------------- refusals, marks, conflicts
         "refuse": scenario(begin("c1"), refuse("c1"), refuse("c1"), refuse("c1", None), begin("c1"), freeze()),
-        "refuse and put": scenario(refuse("c1", None), put("c1"), put("c2"), refuse("c2"), freeze(), refuse("c1", None)),
-        "mark": scenario(begin("c1"), mark("c1"), mark(), mark("c1"), put("c1"), mark("c2", only_if_open=True), freeze()),
+        "refuse and put": scenario(
+            refuse("c1", None), put("c1"), put("c2"), refuse("c2"), freeze(), refuse("c1", None)
+        ),
+        "mark": scenario(
+            begin("c1"), mark("c1"), mark(), mark("c1"), put("c1"), mark("c2", only_if_open=True), freeze()
+        ),
         "mark after freeze": scenario(put("c1"), freeze(), mark("c2"), mark("c3", only_if_open=True), freeze(), mark()),
         "conflict": scenario(put("c1"), put(OTHER), put("c2"), put(OTHER, "c3"), put("c1"), freeze()),
         "conflict in a batch": scenario(put("c1", OTHER, "c2", Put("c2", 1)), put(OTHER), freeze()),
@@ -172,12 +176,18 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "retire frozen": scenario(put("c1"), freeze(), retire(), drop(), mark("c1"), retire()),
         "delete": scenario(put("c1", "c2"), delete(), delete(), freeze()),
         "delete and reuse": scenario(begin("c1"), put("c1"), delete(), put(OTHER), delete(), put("c2"), freeze()),
-        "delete frozen": scenario(put("c1"), freeze(), mark("c1"), delete(), peek(), put(OTHER), freeze(), drop(), delete()),
+        "delete frozen": scenario(
+            put("c1"), freeze(), mark("c1"), delete(), peek(), put(OTHER), freeze(), drop(), delete()
+        ),
         "delete retired": scenario(put("c1"), retire(), delete(), begin("c1"), put("c1"), delete(), refuse("c1")),
         # -------------------------------------------------------------------------------- two rollouts
         "two rollouts": scenario(put("c1"), put("c1", on=S), put("c2", on=S), freeze(), put("c2"), freeze(S)),
-        "two rollouts retired": scenario(put("c1"), put("c1", "c2", on=S), retire(R, S), freeze(S), delete(R, S), put("c1")),
-        "two rollouts deleted": scenario(put("c1"), freeze(), put("c1", on=S), delete(R, S), put(OTHER), put("c2", on=S)),
+        "two rollouts retired": scenario(
+            put("c1"), put("c1", "c2", on=S), retire(R, S), freeze(S), delete(R, S), put("c1")
+        ),
+        "two rollouts deleted": scenario(
+            put("c1"), freeze(), put("c1", on=S), delete(R, S), put(OTHER), put("c2", on=S)
+        ),
         "one marked": scenario(put("c1"), put("c1", on=S), mark("c1"), put("c2", on=S), freeze(S), freeze(), drop(S)),
         # -------------------------------------------------------------------------------- two writers
         "two writers": scenario(
@@ -186,11 +196,15 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "two writers retry": scenario(
             put("c1"), put("c1", by=1), put("c2", "c3", by=1), put("c3"), begin("c4"), begin("c4", by=1), freeze(by=1)
         ),
-        "two writers conflict": scenario(put("c1"), put(OTHER, by=1), put("c2"), mark("c1"), mark("c3", by=1), freeze()),
+        "two writers conflict": scenario(
+            put("c1"), put(OTHER, by=1), put("c2"), mark("c1"), mark("c3", by=1), freeze()
+        ),
         "two writers refuse": scenario(
             begin("c1"), refuse("c1", by=1), refuse("c1"), put("c1"), put("c2", by=1), refuse("c2"), freeze(by=1)
         ),
-        "two writers freeze": scenario(put("c1"), freeze(by=1), freeze(), mark("c2", by=1), freeze(), drop(by=1), drop()),
+        "two writers freeze": scenario(
+            put("c1"), freeze(by=1), freeze(), mark("c2", by=1), freeze(), drop(by=1), drop()
+        ),
         "two writers delete": scenario(
             put("c1"), put("c2", by=1), delete(by=1), put(OTHER, by=1), put("c3"), delete(), put("c1", by=1), freeze()
         ),
@@ -199,27 +213,63 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             put("t1"), put("t2", by=1), put("t3"), put("t2"), put("t3", "c1", by=1), freeze(by=1), freeze(), other=FULL
         ),
         "a removal overtaken": scenario(
-            put("c1"), fence(), Sync(), delete(by=1), put("c2", by=1), remove_records(), Sync(), remove_fence(), remove_lock()
+            put("c1"),
+            fence(),
+            Sync(),
+            delete(by=1),
+            put("c2", by=1),
+            remove_records(),
+            Sync(),
+            remove_fence(),
+            remove_lock(),
         ),
         "a removal overtaken by a freeze": scenario(
-            put("c1"), fence(), Sync(), remove_records(), delete(by=1), put("c2", by=1), freeze(by=1), remove_fence(), freeze()
+            put("c1"),
+            fence(),
+            Sync(),
+            remove_records(),
+            delete(by=1),
+            put("c2", by=1),
+            freeze(by=1),
+            remove_fence(),
+            freeze(),
         ),
         "a lock removed": scenario(
             put("c1"), put("c2", by=1), delete(), begin("c3", by=1), remove_lock(), put("c3", by=1), put("c4"), freeze()
         ),
         "a lock kept": scenario(put("c1"), fence(), delete(by=1), put("c2", by=1), Sync(), remove_lock()),
         # -------------------------------------------------------------------------------- the reference's states
-        "the reference's marks": scenario(put("c1"), mark("c2"), mark(), Foreign(), put("c3"), mark("c4"), Foreign(), freeze(), config=FULL),
-        "the reference's freeze": scenario(begin("c1", "c2"), put("c1"), freeze(), Foreign(), freeze(), mark("c2"), freeze(), config=FULL),
-        "the reference's fence": scenario(put("c1"), freeze(), killed(drop(), 6), Foreign(), put("c1", by=1), drop(), config=FULL),
-        "an older reference": scenario(put("c1"), refuse("c2"), Foreign(older=True), put("c3", "c1"), refuse("c4"), Foreign(older=True), freeze()),
-        "an older reference's freeze": scenario(put("c1", "c2"), freeze(), Foreign(older=True), peek(), freeze(), mark("c3"), drop()),
+        "the reference's marks": scenario(
+            put("c1"), mark("c2"), mark(), Foreign(), put("c3"), mark("c4"), Foreign(), freeze(), config=FULL
+        ),
+        "the reference's freeze": scenario(
+            begin("c1", "c2"), put("c1"), freeze(), Foreign(), freeze(), mark("c2"), freeze(), config=FULL
+        ),
+        "the reference's fence": scenario(
+            put("c1"), freeze(), killed(drop(), 6), Foreign(), put("c1", by=1), drop(), config=FULL
+        ),
+        "an older reference": scenario(
+            put("c1"), refuse("c2"), Foreign(older=True), put("c3", "c1"), refuse("c4"), Foreign(older=True), freeze()
+        ),
+        "an older reference's freeze": scenario(
+            put("c1", "c2"), freeze(), Foreign(older=True), peek(), freeze(), mark("c3"), drop()
+        ),
         # -------------------------------------------------------------------------------- coming and going
         "idle and reopen": scenario(put("c1"), Idle(), put("c2"), Reopen(), begin("c3"), Idle(), put("c1"), freeze()),
         "index": scenario(put("b1"), Idle(), put("c2"), Idle(), put("b3", by=1), Idle(by=1), put("b1"), freeze()),
-        "index and facts": scenario(put("b1"), mark("c2"), put("c2"), Idle(), refuse("c3"), put("b1"), freeze(), drop()),
+        "index and facts": scenario(
+            put("b1"), mark("c2"), put("c2"), Idle(), refuse("c3"), put("b1"), freeze(), drop()
+        ),
         "handles given away": scenario(
-            put("c1"), put("c1", on=S), begin("c2"), put("c2"), mark("c3", on=S), peek(S), put("c2"), freeze(S), config=TIGHT
+            put("c1"),
+            put("c1", on=S),
+            begin("c2"),
+            put("c2"),
+            mark("c3", on=S),
+            peek(S),
+            put("c2"),
+            freeze(S),
+            config=TIGHT,
         ),
         "handles and another writer": scenario(
             put("c1"), put("c2", by=1), put("c3"), delete(by=1), put(OTHER, by=1), put("c4"), freeze(by=1), config=TIGHT
@@ -237,12 +287,21 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "a line without its newline": scenario(put("c1"), Stray("c2", -1), put("c3", by=1), put("c2"), freeze()),
         "a fragment": scenario(put("c1"), begin("c2"), Stray("c2", 40), peek(), put("c3"), freeze(), peek(by=1)),
         "a line of nobody": scenario(Stray("c1"), Stray("c2", -1), peek(), put("c1"), begin("c2", by=1), freeze(by=1)),
-        "behind the seal": scenario(put("c1"), freeze(), Stray("c2"), freeze(by=1), put("c2"), Stray("c3", 40), mark("c2"), drop()),
+        "behind the seal": scenario(
+            put("c1"), freeze(), Stray("c2"), freeze(by=1), put("c2"), Stray("c3", 40), mark("c2"), drop()
+        ),
         "a tail": scenario(killed(put("c1", "c2", "c3"), 4), put("c4", by=1), put("c2"), freeze()),
         "a torn tail": scenario(put("c1"), cut(put("c2", "c3"), 2, P.PREFIX, 1), put("c4"), put("c2"), freeze()),
-        "a hole": scenario(put("t1"), cut(put("t2", "t3", "t4"), 2, P.SCATTERED, 3), peek(), put("c5"), put("t2"), freeze()),
+        "a hole": scenario(
+            put("t1"), cut(put("t2", "t3", "t4"), 2, P.SCATTERED, 3), peek(), put("c5"), put("t2"), freeze()
+        ),
         "a hole of another": scenario(
-            put("c1"), put("c2", by=1), cut(put("t1", "t2"), 2, P.SCATTERED, 2), mark("c9", by=1), put("t1"), freeze(by=1)
+            put("c1"),
+            put("c2", by=1),
+            cut(put("t1", "t2"), 2, P.SCATTERED, 2),
+            mark("c9", by=1),
+            put("t1"),
+            freeze(by=1),
         ),
         "torn intents": scenario(begin("c1"), cut(begin("c2", "c3"), 2, P.NULS), put("c1"), begin("c2"), freeze()),
         "torn marks": scenario(put("c1"), cut(mark("c2"), 3, P.NULS), put("c2"), mark("c2"), freeze()),
@@ -250,8 +309,12 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "a mark of a frozen rollout not counted": scenario(
             put("c1"), freeze(), killed(mark("c2"), 4), peek(by=1), drop(by=1), freeze(), drop()
         ),
-        "a fence not finished": scenario(put("c1"), freeze(), killed(drop(), 6), put("c2", by=1), drop(by=1), freeze(), delete()),
-        "a deletion not finished": scenario(put("c1"), begin("c2"), killed(delete(), 9), peek(by=1), delete(by=1), put("c1")),
+        "a fence not finished": scenario(
+            put("c1"), freeze(), killed(drop(), 6), put("c2", by=1), drop(by=1), freeze(), delete()
+        ),
+        "a deletion not finished": scenario(
+            put("c1"), begin("c2"), killed(delete(), 9), peek(by=1), delete(by=1), put("c1")
+        ),
     }
 )
 """Every script by its name."""

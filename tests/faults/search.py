@@ -8,7 +8,10 @@ as fit, in an order drawn from the seed, with some of their states, drawn too.
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import re
+from concurrent.futures import ProcessPoolExecutor
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -96,9 +99,7 @@ class Search:
 
     def _troubled_runs(self, clean: Performance) -> list[Run]:
         runs = [
-            Run(self.name, trouble, manner)
-            for trouble in troubles_of(clean.calls, clean.steps)
-            for manner in MANNERS
+            Run(self.name, trouble, manner) for trouble in troubles_of(clean.calls, clean.steps) for manner in MANNERS
         ]
         self._chance.shuffle(runs)
         return runs
@@ -130,6 +131,26 @@ class Search:
             Aftermath(disk.after_kill(), ledger, self.scenario.rollouts, self.scenario.configs).check()
         except WrongError as error:
             self.tally.findings.append(Finding(run, point.step, policy, seed, str(error), point.label))
+
+
+def search_all(states: int, seed: int = 0, processes: int = 1) -> dict[str, Tally]:
+    """Search all scenarios, about so many states together; the same seed looks at the same states.
+
+    Args:
+        states: How many, evenly over the scenarios; the runs without a trouble are whole in any case.
+        seed: Draws the troubles and their states.
+        processes: How many work at once.
+    """
+    share = states // len(SCENARIOS)
+    # Not forked: the parent may run threads.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        tallies = {name: pool.submit(_search_one, name, seed, share) for name in SCENARIOS}
+        return {name: tally.result() for name, tally in tallies.items()}
+
+
+def _search_one(name: str, seed: int, states: int) -> Tally:
+    logging.getLogger("tokenstore").setLevel(logging.ERROR)  # what recovery cuts off is no news here
+    return Search(name, seed).go(states)
 
 
 def replay(finding: Finding) -> None:

@@ -14,7 +14,7 @@ from tests.faults.process import Process
 from tests.faults.troubles import Calls, Cut, Dead, Kill, Trouble
 from tokenstore.config import StoreConfig
 from tokenstore.records import TokenCaptureSnapshot
-from tokenstore.testing import FailingDisk, PersistencePolicy, SimulatedDisk
+from tokenstore.testing import FailingDisk, Fault, PersistencePolicy, SimulatedDisk
 from tokenstore.testing.simulated_files import SimulatedDirectory, os_error
 
 
@@ -179,6 +179,12 @@ class World:
             case Kill(step) | Cut(step) | Dead(step):
                 return self.steps >= step
         return True
+
+    def fail(self, place: int, fault: Fault | None) -> None:
+        """Let calls of one process fail from now on, or no longer."""
+        disk = self._disks[place]
+        assert isinstance(disk, FailingDisk), "calls are not counted"
+        disk.fault = fault
 
     def heal(self) -> None:
         """End the trouble."""

@@ -149,7 +149,7 @@ class TestParsing:
         assert parse_state(render_state(state)) == state
         assert state.damage == ("state_lost",)
 
-    @settings(derandomize=True, database=None, deadline=None, max_examples=200)
+    @settings(derandomize=True, database=None, deadline=None, max_examples=100)
     @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
     def test_any_bytes_are_understood(self, data: bytes) -> None:
         """No bytes raise, and what they are taken for can be written and is read the same."""
@@ -157,7 +157,7 @@ class TestParsing:
 
         assert parse_state(render_state(state)) == state
 
-    @settings(derandomize=True, database=None, deadline=None, max_examples=200)
+    @settings(derandomize=True, database=None, deadline=None, max_examples=100)
     @given(states)
     def test_a_state_comes_back(self, state: State) -> None:
         """What is written is read, fact for fact."""

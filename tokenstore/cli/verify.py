@@ -15,7 +15,7 @@ from tokenstore.cli.common import EXIT_FAILED, EXIT_OK, add_output, add_root, ex
 from tokenstore.cli.output import Column, Output, printable
 from tokenstore.codec import to_plain
 from tokenstore.ids import validate_rollout_ids
-from tokenstore.inspection import Finding, Health, verify
+from tokenstore.inspection import Finding, Health, count, verify
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -94,30 +94,23 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def inspect(tool: Tool, what: str, arguments: argparse.Namespace, output: Output) -> tuple[Path, Totals]:
     """Run `verify` or `repair` and count what it finds."""
-    rollout_ids = validate_rollout_ids(arguments.rollouts)
+    arguments.rollouts = validate_rollout_ids(arguments.rollouts)
     root = existing_root(arguments.root)
-    config = StoreConfig(prompt_storage=arguments.prompt_storage, lock_timeout=LOCK_PATIENCE)
-    return root, run_async(_inspect, tool, what, root, config, rollout_ids, output, backend=arguments.backend)
+    return root, run_async(_inspect, tool, what, arguments, output, backend=arguments.backend)
 
 
-async def _inspect(
-    tool: Tool, what: str, root: Path, config: StoreConfig, rollout_ids: Sequence[str], output: Output
-) -> Totals:
+async def _inspect(tool: Tool, what: str, arguments: argparse.Namespace, output: Output) -> Totals:
     totals = Totals()
-    async with TokenCaptureStore(root, config=config) as store:
-        total = len(rollout_ids) or (0 if output.json else await _count(store))
+    config = StoreConfig(prompt_storage=arguments.prompt_storage, lock_timeout=LOCK_PATIENCE)
+    async with TokenCaptureStore(arguments.root, config=config) as store:
+        total = len(arguments.rollouts) if arguments.rollouts or output.json else await count(store)
         with output.progress(what, total) as advance:
-            async for finding in tool(store, rollout_ids):
+            async for finding in tool(store, arguments.rollouts):
                 totals.add(finding)
                 advance(1)
                 if output.json:
                     output.document({**to_plain(finding), "is_well": finding.is_well})
     return totals
-
-
-async def _count(store: TokenCaptureStore) -> int:
-    """Count what a walk will look at, for the bar."""
-    return await store.on_disk(lambda directory: sum(1 for _ in directory.names())) 
 
 
 def show(totals: Totals, output: Output, footer: str) -> None:

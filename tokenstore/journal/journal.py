@@ -205,7 +205,7 @@ class Journal:
             match = state.frozen and (state.snapshot_id, state.version) == (snapshot_id, version)
             ruling = rule(Event.DROP_MATCH if match else Event.DROP_OTHER, state.status)
             if ruling is Ruling.RECORD:
-                self._files.write_state(state.fence())
+                self._put_up_fence(state)
             self._files.statefile.settle()
             if self._files.index.state.retired:
                 self._files.remove_records()
@@ -216,10 +216,14 @@ class Journal:
         with self._section(for_removal=True) as index:
             existed = self._files.has_records()
             if not index.state.retired:
-                self._files.statefile.write(index.current().fence())
-                index.written(self._files.statefile.state)
+                self._put_up_fence(index.current())
             self._files.statefile.settle(sync_directory=False)
             return existed
+
+    def _put_up_fence(self, state: State) -> None:
+        """Replace the state; the lines that it covered go anyway, so nothing is synced for them."""
+        self._files.statefile.write(state.fence())
+        self._files.index.written(self._files.statefile.state)
 
     def remove_records(self) -> None:
         """Second step: take the records away, if the rollout is still fenced; durable with the next directory sync."""

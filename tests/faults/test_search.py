@@ -1,0 +1,105 @@
+"""No fault at any step, with any crash after it, breaks a promise."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.faults.conftest import SEARCHED
+from tests.faults.operations import (
+    Alone,
+    Batch,
+    Begin,
+    Drop,
+    Foreign,
+    Freeze,
+    Idle,
+    Interrupted,
+    Mark,
+    Peek,
+    Put,
+    Refuse,
+    Removal,
+    RemovalStep,
+    Reopen,
+    Scan,
+    Stray,
+    Sync,
+)
+from tests.faults.scenarios import FULL, SCENARIOS
+from tests.faults.search import Finding, Run, Search, Tally, search_all
+from tests.faults.troubles import Calls, Cut, Dead, Kill, policies, troubles_of
+from tokenstore.testing import PersistencePolicy
+
+STATES = int(os.environ.get("TOKENSTORE_FAULT_STATES", "40000"))
+"""How many states are looked at; the whole space has some twenty millions."""
+SEED = int(os.environ.get("TOKENSTORE_FAULT_SEED", "0"))
+"""Draws the troubles and the states that are looked at."""
+SHOWN = 5
+
+
+def report(findings: list[Finding]) -> str:
+    """Show the first findings; each is an argument of `search.replay`."""
+    return "\n\n".join([f"{len(findings)} findings, the first of them:", *map(repr, findings[:SHOWN])])
+
+
+@pytest.mark.timeout(1800)
+def test_no_state_breaks_a_promise(pytestconfig: pytest.Config) -> None:
+    """Whatever breaks at whatever step, what was acknowledged is there, and nothing wrong is delivered."""
+    began = time.monotonic()
+    total = Tally()
+    for tally in search_all(STATES, SEED, os.cpu_count() or 1).values():
+        total.add(tally)
+    pytestconfig.stash.setdefault(SEARCHED, []).append(
+        f"fault search: {total.states} states of {total.runs} runs of {len(SCENARIOS)} scripts, {total.distinct} distinct, "
+        f"{len(total.findings)} findings, seed {SEED}, {time.monotonic() - began:.0f} s"
+    )
+
+    assert not total.findings, report(total.findings)
+    assert total.states >= STATES
+
+
+def test_a_seed_gives_the_same_search() -> None:
+    """Two searches with one seed look at the same states, and one with another seed at others."""
+    first, again, other = (Search("a lost call", seed).go(600) for seed in (1, 1, 2))
+
+    assert (first.states, first.distinct, first.runs) == (again.states, again.distinct, again.runs)
+    assert first.distinct != other.distinct
+
+
+def test_the_table_has_everything() -> None:
+    """Every operation and question is in a script, by one writer and by two, with shared prompts and with whole ones."""
+    operations = [operation for scenario in SCENARIOS.values() for operation in scenario.script]
+    questions = {type(question) for operation in operations for _, question in operation.asked}
+
+    assert {Batch, Alone, Removal, Sync, Idle, Reopen, Stray, Foreign, Interrupted} == set(map(type, operations))
+    assert {Put, Begin, Refuse, Mark, Freeze, Peek, Scan, Drop, RemovalStep} <= questions
+    assert {0, 1} == {operation.by for operation in operations}
+    assert {len(operation.asked) for operation in operations if isinstance(operation, Batch)} >= {1, 2, 3}
+    assert any(scenario.configs == (FULL, FULL) for scenario in SCENARIOS.values())
+
+
+def test_every_single_trouble_is_tried() -> None:
+    """Each call of each process fails in each way, once and for ever, and each step is a kill, a cut and a disk's end."""
+    troubles = list(troubles_of({0: {"write": 2, "sync": 1}, 1: {"unlink": 1}}, steps=3))
+    calls = [trouble for trouble in troubles if isinstance(trouble, Calls)]
+
+    assert {(t.process, t.faults[0].call, t.faults[0].at) for t in calls} == {
+        (0, "write", 1), (0, "write", 2), (0, "sync", 1), (1, "unlink", 1),
+    }  # fmt: skip
+    assert {t.faults[0].repeat for t in calls} == {True, False}
+    assert [t.step for t in troubles if isinstance(t, Kill)] == [1, 2, 3]
+    assert [t.step for t in troubles if isinstance(t, Dead)] == [1, 2, 3]
+    assert {(t.step, t.policy) for t in troubles if isinstance(t, Cut)} == {
+        (step, policy) for step in (1, 2, 3) for policy in PersistencePolicy
+    }
+    assert {policy for policy, _ in policies()} == set(PersistencePolicy)
+
+
+def test_a_finding_names_what_was_done() -> None:
+    """The text of a finding is enough to have it again."""
+    finding = Finding(Run("put", Kill(3), "go on"), 5, PersistencePolicy.NULS, 0, "it is gone")
+
+    assert "scenario='put', trouble=Kill(step=3)" in report([finding])
