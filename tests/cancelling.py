@@ -20,6 +20,8 @@ Operation = Callable[[], Awaitable[object]]
 Canceller = Callable[[Operation, random.Random], Awaitable[bool]]
 """Does an operation and perhaps cancels it; tells whether it returned."""
 
+OPERATIONS = 60
+"""Operations of one life before it finishes what it has begun."""
 TURNS = 1 / 30
 """Operations are cancelled after so many turns of the loop, the inverse of the mean: a hop takes some tens of them."""
 
@@ -141,7 +143,7 @@ class Life:
                 call_id,
                 rollout_id=self._rollout_id,
                 prompt_token_ids=list(range(number % 700)),
-                extra={"padding": "x" * self._chance.choice((0, 0, 100, 30_000))},
+                extra={"padding": "x" * self._chance.choice((0, 0, 0, 20_000))},
             )
         return self._entries[call_id]
 
@@ -189,7 +191,8 @@ class Life:
     async def _finish(self) -> None:
         """Ask again for all whose outcome is not known."""
         for call_id in list(self._entries):
-            await self._put(call_id, in_peace)
+            if call_id not in self._acked or self._chance.random() < 0.1:
+                await self._put(call_id, in_peace)
         for call_id in self._refused:
             await self._refuse(call_id, in_peace)
         for call_id in self._marked:
@@ -237,12 +240,11 @@ class Life:
 
 
 async def many_lives(store: TokenCaptureStore, seed: int, operations: int, cancel: Canceller) -> int:
-    """Let rollouts live side by side, and give the number of operations that were begun."""
-    each = 40
-    lives = [Life(store, f"r{number}", f"{seed}/{number}", cancel) for number in range(operations // each)]
+    """Let rollouts live side by side, and give the number of operations that were begun, at least so many."""
+    lives = [Life(store, f"r{number}", f"{seed}/{number}", cancel) for number in range(operations // OPERATIONS)]
     async with anyio.create_task_group() as tasks:
         for life in lives:
-            tasks.start_soon(life.live, each)
+            tasks.start_soon(life.live, OPERATIONS)
     return sum(life.operations for life in lives)
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 OPERATIONS = int(os.environ.get("TOKENSTORE_CANCELLATIONS", "2000"))
 CHUNK = 500
-"""Operations of one test; with a backend's four tests and one seed that makes 2,000."""
+"""Operations of one test, at least; a backend has four of them for each seed."""
 SEEDS = range(max(1, OPERATIONS // (4 * CHUNK)))
 LIMIT = 30.0
 """Seconds in which one test must come to its end."""
@@ -63,7 +63,7 @@ async def test_random_cancellation(root: Path, entered: bool, cancel: Canceller,
             await until(lambda: store.statistics().actors == 0)
             in_flight = store.statistics().bytes_in_flight
 
-    assert begun > CHUNK
+    assert begun >= CHUNK
     assert in_flight == 0
     assert store_tasks() == []
 

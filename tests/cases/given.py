@@ -7,7 +7,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tokenstore import StoreConfig, TokenCaptureSnapshot, TokenCaptureStore, TokenEntry
+import pytest
+
+from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureSnapshot, TokenCaptureStore, TokenEntry
 from tokenstore.journal.disk import Disk
 from tokenstore.testing import PersistencePolicy, SimulatedDisk, first_difference
 
@@ -94,3 +96,20 @@ def assert_same(given: tuple[TokenEntry, ...] | list[TokenEntry], *expected: Tok
     assert len(given) == len(expected)
     for one, other in zip(expected, given, strict=True):
         assert first_difference(one, other) is None
+
+
+async def refused(given: Any, **other: Any) -> InvalidEntryError:
+    """Have a put refused beside good ones: those are there, the rollout is complete, and no byte was written."""
+    disk = SimulatedDisk()
+    async with store_on(disk) as store:
+        await store.put(entry(1))
+        before = disk.read_file(TOKENS)
+        with pytest.raises(InvalidEntryError) as caught:
+            await store.put(TokenEntry(**fields(2, **given)))
+        after = disk.read_file(TOKENS)
+        await store.put(entry(3, **other))
+        snapshot = await store.freeze("r")
+    assert before == after
+    assert_same(snapshot.entries, entry(1), entry(3, **other))
+    assert not snapshot.incomplete
+    return caught.value

@@ -288,7 +288,7 @@ async def test_case_28_rollout_ids_that_name_files_work(rollout_id: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-BAD_ROLLOUT_IDS = [
+BAD_ROLLOUT_IDS = [  # fmt: skip
     "x" * 238,
     "..",
     ".",

@@ -238,7 +238,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             Mutant(tail_glued, ("a line without its newline",)),
             Mutant(cut_back_too_far, ("two writers", "two writers share prompts")),
             Mutant(found_line_acknowledged_unsynced, ("a tail", "retries")),
-            Mutant(fence_removed_with_the_records, ("delete frozen", "delete and reuse")),
+            Mutant(fence_removed_with_the_records, ("delete frozen",)),
             # And more of the kind.
             Mutant(state_moved_without_directory_sync, ("freeze", "retire")),
             Mutant(fragment_kept, ("a torn tail",)),

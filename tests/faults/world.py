@@ -208,7 +208,8 @@ class World:
     def _failing_disk(self, place: int) -> FailingDisk:
         """The disk of a place's processes: one around the other for each fault, and one that only counts."""
         mine = self.trouble.faults if isinstance(self.trouble, Calls) and self.trouble.process == place else ()
-        disk = FailingDisk(self._ports[place])
+        disk = FailingDisk(self._ports[place], None)
+        disk.failures = self.failures
         for fault in mine:
             disk = FailingDisk(disk, fault)
             disk.failures = self.failures

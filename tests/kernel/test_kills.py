@@ -90,22 +90,22 @@ def _random_kills(folder: Path, rounds: int, seed: int) -> tuple[int, int]:
     """Kill a writer at random times; give how many entries were acked and how many were there."""
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)  # noqa: S311 - replayable, not secret
-    acked: dict[str, int] = {}
+    acked: set[str] = set()
+    there = 0
     for life in range(rounds):
         with start("put_batches", folder, f"l{life}n", 64, 4) as child:
             said = [child.line() for _ in range(chance.randrange(1, 40))]
             child.process.send_signal(signal.SIGKILL)
             said += child.last_words()[1]
-        for line in said:
-            if line.startswith("acked"):
-                acked[line.split()[1]] = int(line.split("n")[-1])
-        return len(acked), _check_all_there(folder, acked)
+        acked |= {line.split()[1] for line in said if line.startswith("acked")}
+        there = _check_all_there(folder, acked)
+    return len(acked), there
 
 
-def _check_all_there(folder: Path, acked: dict[str, int]) -> int:
+def _check_all_there(folder: Path, acked: set[str]) -> int:
     with opened(folder) as store:
         there = {each.model_call_id: each for each in store.read_entries("r")}
-    assert acked.keys() - there.keys() == set()
+    assert acked - there.keys() == set()
     for call_id, each in there.items():
         number = int(call_id.split("n")[-1])
         assert first_difference(entry("r", call_id, number=number), each) is None

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+from contextlib import closing
 
 from tests.soak.place import find_place
 from tests.soak.rounds import PARALLEL, Soak, Totals
@@ -26,11 +27,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="write the figures as a JSON document")
     arguments = parser.parse_args()
     place, excuse = find_place()
-    try:
+    with closing(place), closing(Soak(place, arguments.seed)) as soak:
         say(f"seed {arguments.seed}, {place.kind}, {len(SLOTS)} processes, {PARALLEL} operations at once")
         if excuse:
             say(excuse)
-        soak = Soak(place, arguments.seed)
         began = time.monotonic()
         while time.monotonic() < began + 60 * arguments.minutes and soak.totals.rounds < arguments.rounds:
             soak.round()
@@ -40,8 +40,6 @@ def main() -> int:
                 say(f"\rround {soak.totals.rounds}, {soak.totals.acked} acked", end="")
         soak.finish()
         figures = table(soak.totals, arguments.seed, time.monotonic() - began)
-    finally:
-        place.close()
     for problem in [*soak.totals.lost, *soak.totals.wrong][:SHOWN]:
         say(problem)
     if arguments.json:

@@ -26,9 +26,9 @@ WINDOW = 16
 """Rollouts in use at once."""
 STEP = 4
 """How many of them are new in each round: each is used in four rounds."""
-SECONDS = (1.0, 4.0)
+SECONDS = (2.0, 8.0)
 """How long a round is."""
-KILLS = (1, 5)
+KILLS = (1, 8)
 """How many processes are killed, and started again, before its end."""
 _PIPE_BYTES = 65536
 
@@ -117,6 +117,15 @@ class Soak:
             if found != facts:
                 self.totals.wrong.append(f"{name}: it was {facts} when it was last used, and is {found}")
         self.totals.rollouts = len(self._settled)
+
+    def close(self) -> None:
+        """Leave no process behind, also when interrupted."""
+        for process in self._processes.values():
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitpid(process.pid, 0)
+            os.close(process.pipe)
+        self._processes.clear()
+        self._selector.close()
 
     def _cut(self, grace: float) -> None:
         self._cut_at = time.monotonic()

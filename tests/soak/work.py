@@ -208,17 +208,12 @@ def live(life: Life) -> None:
     logging.getLogger("tokenstore").setLevel(logging.CRITICAL)
     sys.stdin.close()
     workers = [Worker(life, number) for number in range(TASKS)]
-    if life.slot == "threads":
-        _live_on_threads(life, workers)
-    else:
-        run_in(life.slot, _live_in_a_loop, life, workers)
-
-
-def open_store(life: Life) -> TokenCaptureStore:
-    """Open the store; where the power was cut meanwhile, end and say so."""
     try:
-        return TokenCaptureStore(life.root, config=_CONFIGS[life.slot])
-    except OSError:
+        if life.slot == "threads":
+            _live_on_threads(life, workers)
+        else:
+            run_in(life.slot, _live_in_a_loop, life, workers)
+    except OSError:  # of an operation it would be an answer
         os._exit(CANNOT_OPEN)
 
 
@@ -227,14 +222,14 @@ async def _live_in_a_loop(life: Life, workers: list[Worker]) -> None:
         while True:
             await worker.do(store)
 
-    async with open_store(life) as store, anyio.create_task_group() as tasks:
+    async with TokenCaptureStore(life.root, config=_CONFIGS[life.slot]) as store, anyio.create_task_group() as tasks:
         for worker in workers:
             tasks.start_soon(forever, store, worker)
 
 
 def _live_on_threads(life: Life, workers: list[Worker]) -> None:
     """Use the twins from plain threads; what has none is awaited in an event loop of that thread."""
-    store = open_store(life)
+    store = TokenCaptureStore(life.root, config=_CONFIGS[life.slot])
 
     def forever(worker: Worker) -> None:
         with asyncio.Runner() as runner:

@@ -1,7 +1,8 @@
 """The command line: `tokenstore demo | ingest | ls | show | verify | repair`.
 
-Each sub-command is one file with `add_parser` and `run`. Exit statuses: 0 all done, 1 something was refused or failed,
-2 wrong usage, 130 interrupted, 141 the reader of the output has gone. Expected errors are one line on stderr.
+Each sub-command is one file with `add_parser` and `run`. Exit statuses: 0 all done, 1 something was refused, failed or
+needs attention, 2 wrong usage, 130 interrupted, 141 the reader of the output has gone. Expected errors are one line on
+stderr.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tokenstore.cli.output import Output
 from tokenstore.errors import TokenStoreError
 
 _STATUSES = """\
-exit status: 0 all done, 1 something was refused or failed, 2 wrong usage,
-130 interrupted, 141 the reader of the output has gone"""
+exit status: 0 all done, 1 something was refused or failed, or needs attention,
+2 wrong usage, 130 interrupted, 141 the reader of the output has gone"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -66,8 +66,7 @@ class RolloutFiles:
 
         Args:
             create_lock: Whether a rollout without a lock file gets one; else such a rollout counts as busy.
-            for_removal: Whether the operation removes the rollout: then what an interrupted removal has left is its
-                own business, and what cannot be read does not matter.
+            for_removal: Whether the operation removes the rollout: then leftovers and what cannot be read are its own.
 
         Raises:
             LockBusyError: Somebody else holds the lock.

@@ -26,8 +26,7 @@ _CHUNK = 1024 * 1024
 _COUNTS = 2**63
 """Versions and sizes lie below this."""
 MAX_STATE_BYTES = 32 * 1024 * 1024
-"""The digests of three hundred thousand calls. What is larger was not written by a store, and is not read into memory."""
-_TOO_LARGE = "is larger than any state can be; remove the file, or the rollout"
+"""The digests of three hundred thousand calls. What is larger no store wrote, and it is not read into memory."""
 _FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
 
 
@@ -184,8 +183,7 @@ class StateFile:
                 return
             try:
                 seen = file.stat()
-                if seen.size > MAX_STATE_BYTES:
-                    raise CorruptRolloutError(self.name, _TOO_LARGE)
+                _check_size(self.name, seen.size)
                 state = parse_state(_read_all(file))
             except (OSError, CorruptRolloutError):
                 let_go(file)
@@ -246,6 +244,11 @@ class StateFile:
             self._root.directory.unlink(temporary)
         except OSError:
             return
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MAX_STATE_BYTES:
+        raise CorruptRolloutError(name, "is larger than any state can be; remove the file, or the rollout")
 
 
 def _read_all(file: File) -> bytes:
