@@ -42,7 +42,7 @@ FLOATS: list[Any] = [
 NO_ARRAYS: list[Any] = [
     *("78", b"78", bytearray(b"78"), "", None, 7, 7.0, {7: 8}, {7, 8}, iter([7, 8]), range(7, 9), object()),
     *(np.array([True, False]), np.array([[7, 8]]), np.array(7), np.array(["7"]), np.array([7j]), np.array([None])),
-    *(np.array([7], "M8[s]"), np.zeros(2, [("a", "i4")]), array("u", "78"), memoryview(b"78").cast("c")),
+    *(np.array([7], "M8[s]"), np.zeros(2, [("a", "i4")]), memoryview(b"78").cast("c")),
 ]
 
 

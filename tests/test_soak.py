@@ -32,7 +32,7 @@ def test_nothing_is_lost_in_a_short_soak() -> None:
     figures = json.loads(run.stdout)
     assert (figures["lost"], figures["wrong"], figures["rounds"]) == (0, 0, ROUNDS)
     assert figures["acked"] > 0
-    assert figures["kills"] > 4 * ROUNDS
+    assert figures["kills"] >= ROUNDS
     needs.loop_mounts()
     assert "without power cuts" not in run.stderr.decode()
     assert figures["power cuts"] > 0

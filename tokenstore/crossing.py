@@ -6,6 +6,7 @@ it waits in, or through a plain lock if it is a thread.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
@@ -18,6 +19,7 @@ from tokenstore.hosting import Host
 from tokenstore.loop import Loop
 
 T = TypeVar("T")
+logger = logging.getLogger("tokenstore")
 UNKNOWN = "the store was closed; the outcome of this call is unknown"
 
 
@@ -198,14 +200,16 @@ class HostThread:
     async def gate_soon(self) -> Gate:
         """The way in, for event loops."""
         if not self._ready.is_set():
-            await anyio.to_thread.run_sync(self._ready.wait, abandon_on_cancel=True)
+            await _wait_in_thread(self._ready.wait)
         return self.gate()
 
     def _run(self) -> None:
         try:
             anyio.run(self._main)
-        except BaseException as error:  # noqa: BLE001 - there is nobody above in this thread
+        except BaseException as error:  # there is nobody above in this thread
             self._failure = error
+            if self._gate is not None:
+                logger.critical("the store's thread died; the next call starts another one", exc_info=error)
         finally:
             self._ready.set()
 
@@ -228,4 +232,9 @@ class HostThread:
 
     async def join(self) -> None:
         """Wait until the thread has ended; cancelled, it ends all the same."""
-        await anyio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
+        await _wait_in_thread(self._thread.join)
+
+
+async def _wait_in_thread(function: Callable[[], object]) -> None:
+    """Await what blocks, in a thread that the program's own work cannot keep busy; who is cancelled leaves it alone."""
+    await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))

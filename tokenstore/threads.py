@@ -2,8 +2,9 @@
 
 aiofiles asks asyncio for its loop, so under trio it fails unless it is given one, and of a loop it only uses
 `run_in_executor`. `_WorkerThreads` has that method, on anyio's worker threads, so the same call runs under asyncio,
-uvloop and trio. A cancelled call waits for its thread, which a bare aiofiles call does not: nothing that writes is left
-alone.
+uvloop and trio. A call whose scope is cancelled waits for its thread, which a bare aiofiles call does not: nothing that
+writes is left alone. asyncio's own cancellation does not wait; so only tasks of a host make such calls, which nobody
+cancels in that way before their loop ends.
 
 Commits and reads have limiters of their own. Many commits wait for the disk at once without holding the interpreter,
 while two readers already keep it busy.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-SEARCHED = pytest.StashKey[list[str]]()
-"""Lines for the summary."""
+SEARCHED = "searched"
+"""The property of a test that is printed; properties come home from the workers of xdist too."""
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the searches have counted."""
-    for line in config.stash.get(SEARCHED, []):
-        terminalreporter.write_line(line)
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in report.user_properties:
+                if name == SEARCHED:
+                    terminalreporter.write_line(str(value))

@@ -10,12 +10,12 @@ sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from tests.faults.operations import (
+from tests.faults.questions import (
     Answer,
     Begin,
     Disguise,
@@ -140,7 +140,7 @@ def answered(facts: Facts, question: Question, answer: Answer) -> set[Facts]:
     if answer == "unknown":
         return unanswered(facts, question)
     return {
-        after if isinstance(question, Remove) else attrs.evolve(after, touched=True)
+        after if after.touched or isinstance(question, Remove) else attrs.evolve(after, touched=True)
         for way in _ways(facts, question)
         for given, after in _outcomes(way, question)
         if given == answer
@@ -179,28 +179,8 @@ def _ways(facts: Facts, question: Question) -> Iterator[Facts]:
 
 def _outcomes(facts: Facts, question: Question) -> list[Outcome]:
     """What the contract's table says: the answers that may come, and the rollout after each."""
-    match question:
-        case Put():
-            return [_put(facts, question)]
-        case Begin():
-            return [_begin(facts, question)]
-        case Refuse():
-            return [_refuse(facts, question)]
-        case Mark():
-            return [_mark(facts, question)]
-        case Drop():
-            return _drop(facts, question)
-        case Remove():
-            return _remove(facts, question)
-        case RemovalStep():
-            return _removal_step(facts, question)
-        case Disguise():
-            return [("acked", attrs.evolve(facts, foreign=True))]
-        case Freeze() | Peek() | Scan() if facts.status == "retired":
-            return [("retired", facts)]
-        case Freeze():
-            return [("acked", attrs.evolve(facts, status="frozen"))]
-    return [("acked", facts)]
+    rule = _RULES.get(type(question))
+    return rule(facts, question) if rule else [("acked", facts)]
 
 
 def _put(facts: Facts, put: Put) -> Outcome:
@@ -243,6 +223,19 @@ def _mark(facts: Facts, mark: Mark) -> Outcome:
     return "acked", facts.with_mark(mark.call)
 
 
+def _read(facts: Facts, _: Peek | Scan) -> Outcome:
+    """A snapshot is judged apart; here is only whether one is given."""
+    return ("retired" if facts.status == "retired" else "acked"), facts
+
+
+def _freeze(facts: Facts, _: Freeze) -> Outcome:
+    return _read(facts, Peek()) if facts.status == "retired" else ("acked", attrs.evolve(facts, status="frozen"))
+
+
+def _disguise(facts: Facts, _: Disguise) -> Outcome:
+    return "acked", attrs.evolve(facts, foreign=True)
+
+
 def _drop(facts: Facts, drop: Drop) -> list[Outcome]:
     """Whether the pair matches is open as long as a mark may or may not have been counted."""
     seal = facts.seal
@@ -270,3 +263,24 @@ def _removal_step(facts: Facts, step: RemovalStep) -> list[Outcome]:
     if step.name == "remove_fence" and facts.status == "retired":
         return [("acked", facts), ("acked", Facts())]
     return [("acked", facts)]
+
+
+def _one(rule: Callable[[Facts, Any], Outcome]) -> Callable[[Facts, Any], list[Outcome]]:
+    """A rule with one outcome, as one with several."""
+    return lambda facts, question: [rule(facts, question)]
+
+
+_RULES: dict[type[Question], Callable[[Facts, Any], list[Outcome]]] = {
+    Put: _one(_put),
+    Begin: _one(_begin),
+    Refuse: _one(_refuse),
+    Mark: _one(_mark),
+    Freeze: _one(_freeze),
+    Peek: _one(_read),
+    Scan: _one(_read),
+    Disguise: _one(_disguise),
+    Drop: _drop,
+    Remove: _remove,
+    RemovalStep: _removal_step,
+}
+"""What each question does; one that is not here changes nothing."""

@@ -66,8 +66,8 @@ def _named(snapshot: TokenCaptureSnapshot, *kinds: str) -> list[str]:
     return [named for kind, named in _reasons(snapshot) if kind in kinds]
 
 
-def _answered(facts: Facts, snapshot: TokenCaptureSnapshot) -> set[str]:
-    """Calls with an entry or a refusal; one whose base is lost has neither, but is named."""
+def _answered(snapshot: TokenCaptureSnapshot) -> set[str]:
+    """Calls with an entry or a refusal."""
     entries = {entry.model_call_id for entry in snapshot.entries}
     return entries | {record.model_call_id for record in snapshot.refusals}
 
@@ -131,7 +131,7 @@ def _refusals_are_those_made(facts: Facts, snapshot: TokenCaptureSnapshot) -> st
 def _lost_calls_mask(facts: Facts, snapshot: TokenCaptureSnapshot) -> str:
     """A begun call without an answer makes a frozen rollout incomplete, and is open in one that is not."""
     lost = set(_named(snapshot, "lost_call")) if snapshot.frozen else set(snapshot.open_calls)
-    answered = _answered(facts, snapshot)
+    answered = _answered(snapshot)
     strange = lost - facts.begun.possible
     if lost & answered:
         return f"{_list(lost & answered)} were answered and are lost"

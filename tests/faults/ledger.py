@@ -8,23 +8,8 @@ import attrs
 
 from tests.faults.facts import Facts, answered, unanswered
 from tests.faults.judging import problem_of, sealed
-from tests.faults.operations import (
-    Alone,
-    Answer,
-    Asked,
-    Foreign,
-    Freeze,
-    Interrupted,
-    Operation,
-    Peek,
-    Question,
-    R,
-    Removal,
-    RemovalStep,
-    S,
-    Scan,
-    Stray,
-)
+from tests.faults.operations import Alone, Foreign, Interrupted, Operation, Removal, Stray
+from tests.faults.questions import Answer, Asked, Freeze, Peek, Question, R, RemovalStep, S, Scan
 from tokenstore.records import TokenCaptureSnapshot
 
 Ways = frozenset[Facts]
@@ -113,7 +98,7 @@ class Ledger:
     def _with(self, rollout: str, ways: Ways) -> Ledger:
         if ways is self.ways.get(rollout):
             return self
-        return attrs.evolve(self, ways={**self.ways, rollout: ways})
+        return Ledger({**self.ways, rollout: ways}, self.pending)
 
     def _with_pending(self, operation: Operation, answers: Sequence[Answer]) -> Ledger:
         """Remember what to ask again. A late delete would remove what came after it, so it is asked again at once."""

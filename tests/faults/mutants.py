@@ -147,12 +147,10 @@ def state_before_the_marker(patch: Patch) -> None:
 
 def damage_not_recorded(patch: Patch) -> None:
     """Damage that was found is not written down."""
-    has_news = Index.has_news.fget
-    assert has_news is not None
 
     def forgetful(self: Index) -> bool:
         self._damage.clear()
-        return bool(has_news(self))
+        return bool(self._marks or self._conflicts) or self.state.indexed_size is None
 
     patch.setattr(Index, "has_news", property(forgetful))
 

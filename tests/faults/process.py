@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tests.faults.ledger import WrongError
-from tests.faults.operations import ROOT, Answer, Word
+from tests.faults.questions import ROOT, Answer, Word
 from tokenstore.config import StoreConfig
 from tokenstore.errors import (
     ConflictingEntryError,
@@ -55,6 +55,10 @@ class Process:
         """Ask for a batch."""
         self.journal(rollout).commit(requests)
         return "acked"
+
+    def step(self, step: Callable[[Journal], Answer], rollout: str) -> Answer:
+        """Ask for a step of a removal."""
+        return self.answer(lambda: step(self.journal(rollout)), rollout)
 
     def answer(self, ask: Callable[[], Answer], rollout: str) -> Answer:
         """Ask, and turn an error that the contract knows into a word."""

@@ -10,29 +10,8 @@ from types import MappingProxyType
 
 import attrs
 
-from tests.faults.operations import (
-    Alone,
-    Batch,
-    Begin,
-    Drop,
-    Foreign,
-    Freeze,
-    Idle,
-    Interrupted,
-    Mark,
-    Operation,
-    Peek,
-    Put,
-    R,
-    Refuse,
-    Removal,
-    RemovalStep,
-    Reopen,
-    S,
-    Scan,
-    Stray,
-    Sync,
-)
+from tests.faults.operations import Alone, Batch, Foreign, Idle, Interrupted, Operation, Removal, Reopen, Stray, Sync
+from tests.faults.questions import Begin, Drop, Freeze, Mark, Peek, Put, R, Refuse, RemovalStep, S, Scan
 from tokenstore.config import StoreConfig
 from tokenstore.testing import PersistencePolicy
 

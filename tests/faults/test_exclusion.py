@@ -6,7 +6,8 @@ from collections.abc import Container
 
 import pytest
 
-from tests.faults.operations import ROOT, Foreign, Interrupted, R, Stray
+from tests.faults.operations import Foreign, Interrupted, Stray
+from tests.faults.questions import ROOT, R
 from tests.faults.scenarios import SCENARIOS, SHARED, Scenario
 from tests.faults.world import World
 from tokenstore.errors import TokenCaptureRetiredError

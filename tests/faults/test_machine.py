@@ -12,29 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.faults.aftermath import Aftermath
 from tests.faults.ledger import Ledger
-from tests.faults.operations import (
-    ROOT,
-    Alone,
-    Answer,
-    Batch,
-    Begin,
-    Drop,
-    Freeze,
-    Idle,
-    Interrupted,
-    Mark,
-    Operation,
-    Peek,
-    Put,
-    R,
-    Recover,
-    Refuse,
-    Removal,
-    Reopen,
-    S,
-    Scan,
-)
+from tests.faults.operations import Alone, Batch, Idle, Interrupted, Operation, Removal, Reopen
 from tests.faults.performance import Point
+from tests.faults.questions import ROOT, Answer, Begin, Drop, Freeze, Mark, Peek, Put, R, Recover, Refuse, S, Scan
 from tests.faults.scenarios import FULL, SHARED, TIGHT
 from tests.faults.world import World
 from tokenstore.testing import Fault, PersistencePolicy
@@ -116,7 +96,7 @@ class JournalMachine(RuleBasedStateMachine):
         code=st.sampled_from([errno.EIO, errno.ENOSPC]),
         repeat=st.booleans(),
     )
-    def fail(self, place: int, call: Call, at: int, code: int, repeat: bool) -> None:  # noqa: FBT001
+    def fail(self, place: int, call: Call, at: int, code: int, repeat: bool) -> None:
         """Let a call fail, once or until the disk heals."""
         self.world.fail(place, Fault(call=call, at=at, errno=code, repeat=repeat))
 

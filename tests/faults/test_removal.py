@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.faults.aftermath import Aftermath
 from tests.faults.entries import entry
+from tests.faults.keys import key_of
 from tests.faults.ledger import Ledger, WrongError
-from tests.faults.operations import ROOT, Alone, Freeze, R, Removal, S
+from tests.faults.operations import Alone, Removal
 from tests.faults.performance import Point
+from tests.faults.questions import ROOT, Freeze, R, S
 from tests.faults.scenarios import FULL, SHARED, begin, put
 from tests.faults.search import CRASHES
 from tokenstore import TokenCaptureStore
 from tokenstore.config import StoreConfig
 from tokenstore.removal import _Removal
-from tokenstore.testing import SimulatedDisk
+from tokenstore.testing import PersistencePolicy, SimulatedDisk
 
 pytestmark = pytest.mark.anyio
 
@@ -40,16 +44,16 @@ class Stage:
         self.ledger = self.ledger.noted(Alone(Freeze(), S), [await self.store.freeze(S)])
         self.disk.before_step = lambda label: self.copies.append((self.disk.clone(), label))
 
-    def check(self, removal: Removal) -> int:
-        """Crash at each step of the removal, in every way, and count the states."""
+    def check(self, removal: Removal, crashes: Iterable[tuple[PersistencePolicy | None, int]] = CRASHES) -> int:
+        """Crash at each step of the removal, in each of these ways, and count the states."""
         self.disk.before_step = None
         ledger = self.ledger.in_flight(removal)
-        for step, (copy, label) in enumerate(self.copies):
-            point = Point(copy, ledger, step, label)
-            for policy, seed in CRASHES:
-                disk, known = point.crash(policy, seed)
-                Aftermath(disk.after_kill(), known, [R, S], [self.config] * 2).check()
-        return len(self.copies) * len(CRASHES)
+        points = [Point(copy, ledger, step, label) for step, (copy, label) in enumerate(self.copies)]
+        states = [point.crash(policy, seed) for point in points for policy, seed in crashes]
+        distinct = {key_of(disk, known): (disk, known) for disk, known in states}
+        for disk, known in distinct.values():
+            Aftermath(disk.after_kill(), known, [R, S], [self.config] * 2).check()
+        return len(states)
 
 
 async def remove_on(stage: Stage, *, delete: bool) -> Removal:
@@ -62,7 +66,7 @@ async def remove_on(stage: Stage, *, delete: bool) -> Removal:
 
 @pytest.mark.parametrize("config", [SHARED, FULL], ids=["shared", "full"])
 @pytest.mark.parametrize("delete", [False, True], ids=["retire", "delete"])
-async def test_a_batch_survives_a_crash_at_any_step(delete: bool, config: StoreConfig) -> None:  # noqa: FBT001
+async def test_a_batch_survives_a_crash_at_any_step(delete: bool, config: StoreConfig) -> None:
     """After a crash in the middle of a batch each rollout is what it was, fenced, or gone, and a retry finishes it."""
     stage = Stage(config)
     removal = await remove_on(stage, delete=delete)
@@ -78,4 +82,4 @@ async def test_a_batch_without_syncs_between_its_steps_is_found(monkeypatch: pyt
     removal = await remove_on(stage, delete=True)
 
     with pytest.raises(WrongError):
-        stage.check(removal)
+        stage.check(removal, [(PersistencePolicy.SCATTERED, seed) for seed in range(40)])

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.faults.conftest import SEARCHED
-from tests.faults.operations import (
-    Alone,
-    Batch,
-    Begin,
-    Drop,
-    Foreign,
-    Freeze,
-    Idle,
-    Interrupted,
-    Mark,
-    Peek,
-    Put,
-    Refuse,
-    Removal,
-    RemovalStep,
-    Reopen,
-    Scan,
-    Stray,
-    Sync,
-)
+from tests.faults.operations import Alone, Batch, Foreign, Idle, Interrupted, Removal, Reopen, Stray, Sync
+from tests.faults.questions import Begin, Drop, Freeze, Mark, Peek, Put, Refuse, RemovalStep, Scan
 from tests.faults.scenarios import FULL, SCENARIOS
 from tests.faults.search import Finding, Run, Search, Tally, search_all
 from tests.faults.troubles import Calls, Cut, Dead, Kill, policies, troubles_of
 from tokenstore.testing import PersistencePolicy
 
-STATES = int(os.environ.get("TOKENSTORE_FAULT_STATES", "40000"))
+STATES = int(os.environ.get("TOKENSTORE_FAULT_STATES", "24000"))
 """How many states are looked at; the whole space has some twenty millions."""
 SEED = int(os.environ.get("TOKENSTORE_FAULT_SEED", "0"))
 """Draws the troubles and the states that are looked at."""
@@ -46,15 +29,16 @@ def report(findings: list[Finding]) -> str:
 
 
 @pytest.mark.timeout(1800)
-def test_no_state_breaks_a_promise(pytestconfig: pytest.Config) -> None:
+def test_no_state_breaks_a_promise(record_property: Callable[[str, object], None]) -> None:
     """Whatever breaks at whatever step, what was acknowledged is there, and nothing wrong is delivered."""
     began = time.monotonic()
     total = Tally()
     for tally in search_all(STATES, SEED, os.cpu_count() or 1).values():
         total.add(tally)
-    pytestconfig.stash.setdefault(SEARCHED, []).append(
-        f"fault search: {total.states} states of {total.runs} runs of {len(SCENARIOS)} scripts, {total.distinct} distinct, "
-        f"{len(total.findings)} findings, seed {SEED}, {time.monotonic() - began:.0f} s"
+    record_property(
+        SEARCHED,
+        f"fault search: {total.states} states, {total.distinct} of them distinct, of {total.runs} runs of "
+        f"{len(SCENARIOS)} scripts, {len(total.findings)} findings, seed {SEED}, {time.monotonic() - began:.0f} s",
     )
 
     assert not total.findings, report(total.findings)
@@ -62,15 +46,14 @@ def test_no_state_breaks_a_promise(pytestconfig: pytest.Config) -> None:
 
 
 def test_a_seed_gives_the_same_search() -> None:
-    """Two searches with one seed look at the same states, and one with another seed at others."""
-    first, again, other = (Search("a lost call", seed).go(600) for seed in (1, 1, 2))
+    """Two searches with one seed look at the same states."""
+    first, again = (Search("a lost call", seed=1).go(600) for _ in range(2))
 
     assert (first.states, first.distinct, first.runs) == (again.states, again.distinct, again.runs)
-    assert first.distinct != other.distinct
 
 
 def test_the_table_has_everything() -> None:
-    """Every operation and question is in a script, by one writer and by two, with shared prompts and with whole ones."""
+    """Every operation and question is in a script, by one writer and by two, with either kind of prompts."""
     operations = [operation for scenario in SCENARIOS.values() for operation in scenario.script]
     questions = {type(question) for operation in operations for _, question in operation.asked}
 
@@ -82,7 +65,7 @@ def test_the_table_has_everything() -> None:
 
 
 def test_every_single_trouble_is_tried() -> None:
-    """Each call of each process fails in each way, once and for ever, and each step is a kill, a cut and a disk's end."""
+    """Each call of each process fails in each way, and each step is a kill, a power cut and the end of a disk."""
     troubles = list(troubles_of({0: {"write": 2, "sync": 1}, 1: {"unlink": 1}}, steps=3))
     calls = [trouble for trouble in troubles if isinstance(trouble, Calls)]
 

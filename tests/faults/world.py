@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.faults.ledger import WrongError
-from tests.faults.operations import ROOT, Alone, Answer, Drop, Foreign, Freeze, Interrupted, Operation, Reopen, Stray
+from tests.faults.operations import Alone, Foreign, Interrupted, Operation, Reopen, Stray
 from tests.faults.process import Process
+from tests.faults.questions import ROOT, Answer, Drop, Freeze
 from tests.faults.troubles import Calls, Cut, Dead, Kill, Trouble
 from tokenstore.config import StoreConfig
 from tokenstore.records import TokenCaptureSnapshot

@@ -42,6 +42,7 @@ class Totals:
     acked: int = 0
     unanswered: int = 0
     kills: int = 0
+    """Of processes whose power was on."""
     cuts: int = 0
     recovered: int = 0
     rollouts: int = 0
@@ -168,7 +169,7 @@ class Soak:
         os.kill(process.pid, signal.SIGKILL)
         _, status = os.waitpid(process.pid, 0)
         died = time.monotonic()
-        self.totals.kills += 1
+        self.totals.kills += died < self._cut_at
         unopened = died > self._cut_at and os.waitstatus_to_exitcode(status) == CANNOT_OPEN
         if not os.WIFSIGNALED(status) and not unopened:
             self.totals.wrong.append(f"{process.life.seed}: the process ended by itself with {status}")

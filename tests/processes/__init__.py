@@ -1,0 +1,1 @@
+"""Whole processes: how they end, fork, are interrupted, and share a directory."""

@@ -1,0 +1,84 @@
+"""The way from a loop to the disk: worker threads of a host, waited for and bounded."""
+
+from __future__ import annotations
+
+import threading
+
+import anyio
+import pytest
+
+from tests.loops import ticks, until
+from tokenstore.threads import COMMIT_THREADS, READ_THREADS, Threads
+
+pytestmark = pytest.mark.anyio
+
+
+class Room:
+    """A place in which threads meet until they are let go."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self._free = threading.Event()
+        self._guard = threading.Lock()
+
+    def visit(self) -> None:
+        """Come in, and stay."""
+        with self._guard:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        assert self._free.wait(20)
+        with self._guard:
+            self.inside -= 1
+
+    def let_go(self) -> None:
+        """Send everybody home."""
+        self._free.set()
+
+
+async def test_results_and_errors_come_back() -> None:
+    """A function runs in another thread with its arguments; what it gives or raises comes back."""
+    threads = Threads()
+
+    assert await threads.commit(divmod, 7, 2) == (3, 1)
+    assert await threads.read(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        await threads.commit(divmod, 1, 0)
+
+
+async def test_readers_do_not_keep_threads_from_commits() -> None:
+    """Commits and reads are bounded apart: readers that fill their two threads leave commits all of theirs."""
+    threads, readers, commits = Threads(), Room(), Room()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(threads.read, readers.visit)
+            tasks.start_soon(threads.commit, commits.visit)
+        await until(lambda: readers.inside == READ_THREADS and commits.inside == COMMIT_THREADS)
+        readers.let_go()
+        commits.let_go()
+
+    assert (readers.most, commits.most) == (READ_THREADS, COMMIT_THREADS)
+
+
+async def test_cancelling_waits_for_the_thread() -> None:
+    """A call whose scope is cancelled returns only when its thread is done."""
+    threads, room = Threads(), Room()
+    ended: list[int] = []
+
+    async def visit() -> None:
+        try:
+            await threads.commit(room.visit)
+        finally:
+            ended.append(room.inside)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(visit)
+        await until(lambda: room.inside)
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await ticks(50)
+        ended_early = list(ended)
+        room.let_go()
+
+    assert ended_early == []
+    assert ended == [0]
