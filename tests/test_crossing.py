@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.loops import LOOPS, HeldDisk, Outcomes, calls_of, elsewhere, nothing_leaks, run_in, store_on, ticks, until
+from tests.loops import LOOPS, HeldDisk, Outcomes, calls_of, elsewhere, nothing_leaks, store_on, ticks, until
 from tests.samples import entry
 from tokenstore import InvalidEntryError, StoreClosedError, TokenCaptureStore
 from tokenstore.crossing import Gate

@@ -61,8 +61,8 @@ def _read(directory: Directory, name: str, offset: int, *, count: bool = False) 
     parts: list[bytes] = []
     try:
         file = directory.open(name, "read")
-    except (FileNotFoundError, CorruptRolloutError):
-        return b""  # gone meanwhile, or something planted at the name, which must not end the listing of the others
+    except (OSError, CorruptRolloutError):
+        return b""  # gone meanwhile, unreadable or planted: that must not end the listing of the others
     try:
         while part := file.read(offset, CHUNK):
             parts.append(b"\n" * part.count(b"\n") if count else part)
