@@ -178,15 +178,16 @@ def descriptors() -> dict[str, str]:
 
 @contextmanager
 def nothing_leaks(root: Path) -> Iterator[None]:
-    """Hold what runs inside to closing every file below a root, and every thread of a store."""
+    """Hold what runs inside to closing every file below a root, and every thread of a store that it started."""
+    before = set(threading.enumerate())
     yield
     gc.collect()
     end = time.monotonic() + PATIENCE
-    while (left := _left(root)) and time.monotonic() < end:
+    while (left := _left(root, before)) and time.monotonic() < end:
         time.sleep(0.001)
     assert not left
 
 
-def _left(root: Path) -> list[str]:
+def _left(root: Path, before: set[threading.Thread]) -> list[str]:
     files = [target for target in descriptors().values() if target.startswith(str(root))]
-    return files + [thread.name for thread in threading.enumerate() if thread.name == "tokenstore"]
+    return files + [thread.name for thread in set(threading.enumerate()) - before if thread.name == "tokenstore"]

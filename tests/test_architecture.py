@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "threads": (),
     "loop": (),
     "budget": (),
-    "mailbox": ("records", "journal"),
+    "mailbox": ("records", "journal", "loop"),
     "actor": ("errors", "records", "config", "journal", "threads", "mailbox"),
     "hosting": ("errors", "ids", "config", "journal", "threads", "loop", "budget", "mailbox", "actor"),
     "crossing": ("errors", "loop", "hosting"),

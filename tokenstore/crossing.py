@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
-from tokenstore.loop import Loop
+from tokenstore.loop import Bell, Loop
 
 T = TypeVar("T")
 logger = logging.getLogger("tokenstore")
@@ -101,9 +101,9 @@ class Gate:
 
     async def cross(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """From any event loop: run a function in the host's loop and await it. Cancelling cancels it there."""
-        done = anyio.Event()
+        done = Bell()
         here = Loop()
-        crossing: _Crossing[T] = _Crossing(function, lambda: here.call_soon(done.set))
+        crossing: _Crossing[T] = _Crossing(function, lambda: here.call_soon(done.ring))
         self._enter(crossing)
         try:
             await done.wait()
@@ -139,12 +139,12 @@ class Gate:
 
     async def close(self) -> None:
         """From any event loop: close the host and wait for its end. Again is a no-op."""
-        done = anyio.Event()
+        done = Bell()
         here = Loop()
         with self._guard:
             if self._shut:
                 return
-            self._watchers.append(lambda: here.call_soon(done.set))
+            self._watchers.append(lambda: here.call_soon(done.ring))
         if self.begin_close():
             await done.wait()
 

@@ -20,7 +20,7 @@ from tokenstore.errors import StoreClosedError
 from tokenstore.ids import validate_rollout_id
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.root import Root
-from tokenstore.loop import Loop
+from tokenstore.loop import Bell, Loop
 from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
 
@@ -42,16 +42,16 @@ class Host:
         self._actors: dict[str, Actor] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._sweeper: anyio.CancelScope | None = None
-        self._closing = anyio.Event()
-        self.running = anyio.Event()
-        """Set when actors can be started."""
+        self._closing = Bell()
+        self.running = Bell()
+        """Rung when actors can be started."""
 
     async def run(self) -> None:
         """Keep the actors until `close`. Shielded: a cancelled caller must not end what others wait for."""
         try:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as self._tasks:
-                    self.running.set()
+                    self.running.ring()
                     try:
                         await self._closing.wait()
                     finally:
@@ -77,7 +77,7 @@ class Host:
         return await self.ask(rollout_id, Message(Solo(operation, reads=reads, retires=retires)))
 
     def _actor(self, rollout_id: str) -> Actor:
-        if self._closing.is_set() or self._tasks is None:
+        if self._closing.rung or self._tasks is None:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
         actor = self._actors.get(rollout_id)
         if actor is None:
@@ -103,7 +103,7 @@ class Host:
         """Ask idle actors to retire; runs only while there are actors."""
         idle = self.config.idle_seconds
         with scope:
-            while self._actors and not self._closing.is_set():
+            while self._actors and not self._closing.rung:
                 longest = max(actor.idle_seconds for actor in self._actors.values())
                 await anyio.sleep(max(idle / 4, idle - longest))
                 for actor in self._actors.values():
@@ -118,7 +118,7 @@ class Host:
 
     def begin_close(self) -> None:
         """Take no more messages, and end when those that wait are served; in the host's loop."""
-        self._closing.set()
+        self._closing.ring()
         for actor in self._actors.values():
             actor.mailbox.close()
         self._stop_sweeper()
@@ -135,6 +135,6 @@ class Host:
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""
-        if self._closing.is_set() or self._tasks is None:
+        if self._closing.rung or self._tasks is None:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
         self._tasks.start_soon(function)

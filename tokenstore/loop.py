@@ -1,4 +1,4 @@
-"""A running event loop, as somebody outside it sees it.
+"""A running event loop, as somebody outside it sees it, and what one task waits for in it.
 
 anyio lets other threads into a loop only by waiting there; a host must never wait for a caller's loop, nor a caller for
 a host's. Both loops have one call for that, each under its own name, which is used here and nowhere else.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 
 
@@ -39,3 +40,31 @@ class Loop:
         except RuntimeError:  # asyncio: the loop is closed; trio's RunFinishedError is one too
             return False
         return True
+
+
+class Bell:
+    """An event for one waiter, who may leave in any way.
+
+    Under trio a Ctrl-C in the middle of `Event.wait` leaves the task among those that the event will wake, and waking a
+    task that has ended is fatal to the loop. So a waiter that leaves takes its event away.
+    """
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    @property
+    def rung(self) -> bool:
+        """Whether it was rung since anybody left."""
+        return self._event.is_set()
+
+    def ring(self) -> None:
+        """Wake the waiter, now or as soon as it comes."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until it was rung."""
+        try:
+            await self._event.wait()
+        except BaseException:
+            self._event = anyio.Event()
+            raise

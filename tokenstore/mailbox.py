@@ -13,6 +13,7 @@ import attrs
 
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Begin, Put
+from tokenstore.loop import Bell
 from tokenstore.records import TokenEntry
 
 _ID_BYTES = 7
@@ -50,7 +51,7 @@ class Message:
     error: BaseException | None = None
     made: float = attrs.field(factory=time.perf_counter)
     """When the caller asked."""
-    _done: anyio.Event = attrs.field(factory=anyio.Event)
+    _done: Bell = attrs.field(factory=Bell)
 
     def age(self) -> float:
         """Seconds since the caller asked."""
@@ -58,9 +59,9 @@ class Message:
 
     def answer(self, result: Any = None, error: BaseException | None = None) -> None:
         """Give the outcome and wake the caller; the first answer counts. A caller who has gone does not learn it."""
-        if not self._done.is_set():
+        if not self._done.rung:
             self.result, self.error = result, error
-            self._done.set()
+            self._done.ring()
 
     async def wait(self) -> Any:
         """Wait for the outcome. Cancelled while it is queued, the operation is never done; later, it is completed."""
@@ -85,7 +86,7 @@ class Mailbox:
         self._size = size
         self._messages: deque[Message] = deque()
         self._outside: OrderedDict[Message, anyio.Event] = OrderedDict()
-        self._arrived = anyio.Event()
+        self._arrived = Bell()
         self._closed = False
 
     @property
@@ -104,7 +105,7 @@ class Mailbox:
         if self._closed or self.queued >= self._size:
             return False
         self._messages.append(message)
-        self._arrived.set()
+        self._arrived.ring()
         return True
 
     async def _wait_outside(self, message: Message) -> bool:
@@ -129,7 +130,7 @@ class Mailbox:
         # Those who were answered just now come first with their next message, so that it joins the same batch.
         await anyio.lowlevel.checkpoint()
         while not self._messages and not self._closed:
-            self._arrived = anyio.Event()
+            self._arrived = Bell()
             await self._arrived.wait()
         return self.take_nowait()
 
@@ -148,7 +149,7 @@ class Mailbox:
     def close(self) -> None:
         """Let no more messages in; those in here stay, those outside are turned away."""
         self._closed = True
-        self._arrived.set()
+        self._arrived.ring()
         for place in self._outside.values():
             place.set()
 

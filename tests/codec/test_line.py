@@ -195,6 +195,14 @@ class TestReading:
         with pytest.raises(UnacceptableLineError):
             decode_line(line, "r")
 
+    @pytest.mark.parametrize("base", ["null", "{}", "[]", '{"model_call_id":7,"length":3,"crc32":1}'])
+    def test_odd_bases_are_seen_at_a_first_look(self, base: str) -> None:
+        """A line that is only looked at for its call and its base is refused too if the base is none."""
+        line = FULL.replace('"prompt_token_ids":[1,2,3]', f'"prompt_base":{base},"prompt_rest":[]').encode()
+
+        with pytest.raises(UnacceptableLineError):
+            inspect_line(vouched(line), "r")
+
     @pytest.mark.parametrize("checksum", [b"", b',"crc32":7', b',"crc32":null'])
     def test_a_shared_prompt_needs_a_checksum(self, checksum: bytes) -> None:
         """A line that names a base but has no right checksum is damaged, never a fragment of a prompt."""

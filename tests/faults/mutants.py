@@ -15,12 +15,13 @@ import pytest
 from tokenstore.codec import PromptCache
 from tokenstore.errors import DurabilityError
 from tokenstore.journal import logfile, statefile
-from tokenstore.journal.disk import File
-from tokenstore.journal.files import RolloutFiles
+from tokenstore.journal.disk import Access, File
+from tokenstore.journal.files import LockBusyError, RolloutFiles
 from tokenstore.journal.index import Index
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import TEMPORARY_PREFIX
 from tokenstore.journal.logfile import LogFile
+from tokenstore.journal.root import durable
 from tokenstore.journal.statefile import StateFile
 from tokenstore.testing.simulated_files import SimulatedFile
 
@@ -102,8 +103,11 @@ def cut_back_too_far(patch: Patch) -> None:
     """After a failed write the file is cut to what this process has synced, below what another has acknowledged."""
 
     def cut_back(self: LogFile, file: File, failure: DurabilityError) -> DurabilityError:
-        file.truncate(self._synced)
-        file.sync()
+        try:
+            file.truncate(self._synced)
+            file.sync()
+        except OSError:
+            self.poison = failure
         return failure
 
     patch.setattr(LogFile, "_cut_back", cut_back)
@@ -216,6 +220,31 @@ def lock_removed_while_the_state_is_there(patch: Patch) -> None:
     patch.setattr(Journal, "remove_lock", blind)
 
 
+def state_descriptor_left_open(patch: Patch) -> None:
+    """The descriptor of a state that was replaced is never closed."""
+
+    def leak(self: StateFile) -> None:
+        self._file = None
+
+    patch.setattr(StateFile, "release", leak)
+
+
+def lock_kept_after_an_error(patch: Patch) -> None:
+    """A lock that was taken just before an error is not given back."""
+
+    def take_lock(self: RolloutFiles, access: Access) -> None:
+        with durable("locking", self.names.lock):
+            if not self._try_lock(access):
+                raise LockBusyError
+
+    patch.setattr(RolloutFiles, "_take_lock", take_lock)
+
+
+def error_of_closing_raised(patch: Patch) -> None:
+    """An error of closing a descriptor comes out of an operation that has succeeded."""
+    patch.setattr(logfile, "let_go", lambda file: file.close())
+
+
 @attrs.frozen
 class Mutant:
     """A bug, and the scripts that find it."""
@@ -252,6 +281,9 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             Mutant(records_removed_without_looking_again, ("a removal overtaken",)),
             Mutant(fence_removed_without_looking_again, ("a removal overtaken by a freeze",)),
             Mutant(lock_removed_while_the_state_is_there, ("a lock kept",)),
+            Mutant(state_descriptor_left_open, ("freeze",)),
+            Mutant(lock_kept_after_an_error, ("two writers",)),
+            Mutant(error_of_closing_raised, ("handles given away",)),
         )
     }
 )

@@ -1,4 +1,4 @@
-"""A batch is one append and one sync, its prompts are shared, and the index is written when it is worth it."""
+"""A batch is one append and one sync, and its prompts are shared."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.journal.workbench import INTENTS, NAMES, ROOT, STATE, TOKENS, Process, RecordingDisk, calls
+from tests.journal.workbench import INTENTS, NAMES, ROOT, TOKENS, Process, RecordingDisk, calls
 from tests.samples import entry, line_of
 from tokenstore.errors import ConflictingEntryError, DurabilityError, InvalidEntryError
-from tokenstore.journal import journal as journal_module
-from tokenstore.journal.layout import TEMPORARY_PREFIX
-from tokenstore.journal.statefile import parse_state
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk, agent_rollout
 
 AGENT = agent_rollout("r", turns=6, first_prompt=400)
@@ -82,6 +79,23 @@ class TestBatches:
         assert calls(process.peek()) == ["c0"]
         process.put(entry("c1"), entry("c2"))
         assert calls(Process(simulated).freeze()) == ["c0", "c1", "c2"]
+
+    @pytest.mark.parametrize("fault", [Fault(call="write", name_suffix=NAMES.marker), Fault(call="replace")])
+    def test_a_conflict_that_cannot_be_marked_is_not_answered_as_one(self, fault: Fault) -> None:
+        """If the mark of a conflict cannot be made durable, that put alone fails; the next one marks and tells."""
+        simulated = SimulatedDisk()
+        disk = FailingDisk(simulated)
+        process = Process(disk)
+        process.put(entry("c0"))
+        disk.fault = fault
+
+        outcomes = process.outcomes(entry("c0", prompt_token_ids=[9]), entry("c1"))
+        assert [type(outcome) for outcome in outcomes] == [DurabilityError, type(None)]
+        with pytest.raises(ConflictingEntryError):
+            process.put(entry("c0", prompt_token_ids=[9]))
+        snapshot = Process(simulated).freeze()
+        assert (calls(snapshot), snapshot.incomplete_reasons) == (["c0", "c1"], ("conflict:c0",))
+        assert snapshot.version == 4
 
     def test_a_poisoned_journal_answers_nothing(self) -> None:
         """After a sync that could not be undone every method raises the failure; a new journal goes on."""
@@ -181,109 +195,6 @@ class TestSharing:
             process.put(*AGENT, *AGENT[::-1])
 
         assert len(disk.read_file(TOKENS)) == size
-
-
-class TestIndexing:
-    """When the state is written as an index."""
-
-    @pytest.fixture(autouse=True)
-    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Lower the bounds so that a few lines are many."""
-        monkeypatch.setattr(journal_module, "INDEX_AFTER", 500)
-        monkeypatch.setattr(journal_module, "INDEX_ALWAYS_AFTER", 2000)
-
-    def test_the_hot_path_writes_no_state(self) -> None:
-        """Puts and begins alone leave no state file."""
-        disk = SimulatedDisk()
-        process = Process(disk)
-        process.begin("c0")
-        process.put(entry("c0"))
-
-        assert NAMES.state not in disk.files(ROOT)
-
-    def test_a_retiring_actor_leaves_an_index(self) -> None:
-        """Above the bound the offered index is taken: digests and size of all lines, the version of all calls."""
-        disk = SimulatedDisk()
-        process = Process(disk)
-        process.put(entry("c0"))
-        process.journal.offer_index()
-        assert NAMES.state not in disk.files(ROOT)
-        process.put(entry("c1"))
-        process.journal.offer_index()
-        state = parse_state(disk.read_file(STATE))
-
-        assert (state.version, state.indexed_size) == (2, len(disk.read_file(TOKENS)))
-        assert state.entry_digests.keys() == {"c0", "c1"}
-        assert (state.frozen, state.incomplete) == (False, False)
-        assert Process(disk).peek().version == 2
-
-    def test_an_index_is_left_once(self) -> None:
-        """What is indexed is not indexed again."""
-        disk = RecordingDisk(SimulatedDisk())
-        process = Process(disk)
-        process.put(entry("c0"), entry("c1"))
-        process.journal.offer_index()
-        disk.take()
-        process.journal.offer_index()
-
-        assert disk.take() == []
-
-    def test_a_busy_actor_leaves_one_too(self) -> None:
-        """A rollout that grows without end is indexed now and then, so that a restart does not read it all."""
-        disk = SimulatedDisk()
-        process = Process(disk)
-        for number in range(10):
-            process.put(entry(f"c{number}"))
-        size = parse_state(disk.read_file(STATE)).indexed_size
-
-        assert size is not None
-        assert 0 < len(disk.read_file(TOKENS)) - size <= 2000
-        assert process.peek().version == Process(disk).peek().version == 10
-
-    def test_a_held_lock_or_a_failing_disk_skips_it(self) -> None:
-        """An index is best effort: whatever stands in its way, nothing is raised and the rollout goes on."""
-        simulated = SimulatedDisk()
-        disk = FailingDisk(simulated)
-        process = Process(disk)
-        process.put(entry("c0"), entry("c1"))
-        held = simulated.open_root(ROOT).open(NAMES.lock, "create")
-        held.lock(exclusive=True)
-        process.journal.offer_index()
-        held.close()
-        for call in ("create_temporary", "write", "sync", "replace", "stat", "lock"):
-            disk.fault = Fault(call=call)
-            process.journal.offer_index()
-        disk.fault = None
-
-        assert not [name for name in simulated.files(ROOT) if name.startswith(TEMPORARY_PREFIX)]
-        assert NAMES.state not in simulated.files(ROOT)
-        process.put(entry("c2"))
-        process.journal.offer_index()
-        assert parse_state(simulated.read_file(STATE)).version == 3
-
-    def test_frozen_rollouts_are_not_indexed(self) -> None:
-        """A seal is an index already."""
-        disk = RecordingDisk(SimulatedDisk())
-        process = Process(disk)
-        process.put(entry("c0"), entry("c1"))
-        process.freeze()
-        disk.take()
-        process.journal.offer_index()
-
-        assert disk.take() == []
-
-    def test_a_lost_index_costs_nothing(self) -> None:
-        """The name of an index may be lost in a power cut: the lines tell the same."""
-        disk = SimulatedDisk()
-        process = Process(disk)
-        process.put(entry("c0"), entry("c1"))
-        before = process.peek()
-        process.journal.offer_index()
-        disk.open_root(ROOT).unlink(NAMES.state)
-
-        assert Process(disk).peek() == before
-        process.put(entry("c2"))
-        assert process.peek().version == 3
 
 
 def test_a_line_of_ours_is_the_codecs() -> None:

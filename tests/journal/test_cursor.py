@@ -84,6 +84,20 @@ def test_a_cursor_goes_on_in_another_actor() -> None:
     assert [*read, *rest(Process(disk), cursor)] == made
 
 
+def test_what_is_not_held_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor that may hold nothing of earlier prompts reads their lines again, also with another actor's files."""
+    monkeypatch.setattr(cursor_module, "HELD_TOKENS", 0)
+    disk = SimulatedDisk()
+    made = shaped_rollout("branches", "r")
+    Process(disk).put(*made)
+    first = Process(disk)
+    cursor = first.journal.open_cursor()
+    read = [*first.journal.read_slice(cursor), *first.journal.read_slice(cursor)]
+    first.journal.close()
+
+    assert [*read, *rest(Process(disk), cursor)] == made
+
+
 def test_damage_and_doubles_are_left_out() -> None:
     """Only entries that count are given, each call once."""
     lines = [line_of(entry(f"c{number}")) for number in range(3)]

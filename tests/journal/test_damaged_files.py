@@ -11,7 +11,7 @@ from tests.journal.test_catching_up import ENTRIES, OURS, THEIRS, looked_at
 from tests.journal.workbench import NAMES, ROOT, STATE, TOKENS, Process, calls, plant
 from tests.samples import entry, foreign_line, line_of
 from tokenstore.codec import KnownPrompt, encode_entry
-from tokenstore.errors import CorruptRolloutError
+from tokenstore.errors import ConflictingEntryError, CorruptRolloutError
 from tokenstore.journal.lifecycle import State
 from tokenstore.journal.statefile import parse_state, render_state
 from tokenstore.testing import SimulatedDisk, agent_rollout
@@ -110,6 +110,18 @@ class TestDamage:
         assert calls(snapshot) == ["c0", "c1"]
         assert snapshot.incomplete_reasons == ("lost_base:child",)
         assert Process(disk).freeze() == snapshot
+
+    def test_a_retry_of_a_call_whose_base_is_lost_never_passes_for_stored(self) -> None:
+        """What cannot be compared is not taken for the same: the caller is told, and the rollout is masked."""
+        ids = list(range(300))
+        wrong = KnownPrompt("c0", b"".join(number.to_bytes(4, "little") for number in ids), 12345)
+        child = entry("child", prompt_token_ids=[*ids, 1])
+        base = entry("c0", prompt_token_ids=ids[:-2], generation_token_ids=ids[-2:])
+        disk = plant(SimulatedDisk(), [line_of(base), line_of(child, base=wrong)])
+
+        with pytest.raises(ConflictingEntryError):
+            Process(disk).put(child)
+        assert Process(disk).freeze().incomplete
 
 
 class TestStates:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError, TokenStoreError
+from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
 from tokenstore.journal.disk import Access, File
 from tokenstore.journal.idfile import IdFile
 from tokenstore.journal.index import Index
@@ -116,17 +116,15 @@ class RolloutFiles:
     def _take_lock(self, access: Access) -> None:
         if self._lock is not None and access != "read" and self._lock_access == "read":
             self._close_lock()
+        taken = False
         try:
             with durable("locking", self.names.lock):
-                if self._try_lock(access):
-                    return
-        except TokenStoreError:
-            # The lock may be ours already, and nobody else would give it back.
-            self._release_lock()
-            self._close_lock()
-            raise
-        self._close_lock()
-        raise LockBusyError
+                taken = self._try_lock(access)
+        finally:
+            if not taken:  # It may be ours all the same, and nobody else would give it back.
+                self._release_lock(close=True)
+        if not taken:
+            raise LockBusyError
 
     def _try_lock(self, access: Access) -> bool:
         for _ in range(_LOCK_ATTEMPTS):
@@ -139,8 +137,7 @@ class RolloutFiles:
             there = self.root.directory.stat(self.names.lock)
             if there is not None and there.identity == lock.stat().identity:
                 return True
-            self._release_lock()
-            self._close_lock()
+            self._release_lock(close=True)
         return False
 
     def _open_lock(self, access: Access) -> File | None:
@@ -152,12 +149,14 @@ class RolloutFiles:
             self._lock_access = access
         return self._lock
 
-    def _release_lock(self) -> None:
+    def _release_lock(self, *, close: bool = False) -> None:
         if self._lock is not None:
             try:
                 self._lock.unlock()
             except OSError:
-                self._close_lock()  # closing the only descriptor gives the lock back too
+                close = True  # closing the only descriptor gives the lock back too
+        if close:
+            self._close_lock()
 
     def _close_lock(self) -> None:
         if self._lock is not None:
@@ -194,9 +193,13 @@ class RolloutFiles:
         return [*self.marker.ids, *([""] if self.marker.invalid else [])]
 
     def _catch_up_lines(self, *, mend: bool) -> None:
+        if not self.index.scanned == self.tokens.end == self.tokens.size:
+            self._scan_lines(mend=mend)
+        if self.index.doubles:
+            self._judge_doubles()
+
+    def _scan_lines(self, *, mend: bool) -> None:
         index = self.index
-        if index.scanned == self.tokens.end == self.tokens.size:
-            return
         if index.scanned > self.tokens.end:
             index.restart()
         for found in self.lines.find(index.scanned, self.tokens.end):
@@ -207,8 +210,6 @@ class RolloutFiles:
             index.scanned = self.tokens.end
         self.tokens.extend(index.scanned)
         index.finish_scan(unwritten=int(self._provisional))
-        if index.doubles:
-            self._judge_doubles()
 
     def _accept_tail(self, found: Found, *, mend: bool) -> bool:
         """Decide about an unterminated last line; true if it counts as a line."""
@@ -311,8 +312,7 @@ class RolloutFiles:
         """Remove the lock file; others who wait for it notice, because they look after they got it."""
         with durable("removal", self.names.lock):
             self.root.directory.unlink(self.names.lock)
-        self._release_lock()
-        self._close_lock()
+        self._release_lock(close=True)
 
     # ------------------------------------------------------------------------------------------ descriptors
 
