@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import anyio
@@ -35,6 +35,7 @@ class Home:
     def __init__(self, make_host: Callable[[], Awaitable[Host]]) -> None:
         self._make_host = make_host
         self._pid = os.getpid()
+        # Taken by plain `with` alone: a Ctrl-C between a context manager of ours and its block would leave it locked.
         self._guard = threading.Lock()
         self._thread: HostThread | None = None
         self._local: Gate | None = None
@@ -78,7 +79,9 @@ class Home:
 
     def _host_thread(self) -> HostThread:
         """The daemon thread with its host, started if there is none that takes calls."""
-        with self._usable():
+        self._check_owner()
+        with self._guard:
+            self._check_usable()
             if self._thread is None or self._thread.is_over:
                 self._thread = HostThread(self._make_host)
             return self._thread
@@ -91,7 +94,9 @@ class Home:
         Raises:
             StoreClosedError: The store is closed, or was entered before.
         """
-        with self._usable():
+        self._check_owner()
+        with self._guard:
+            self._check_usable()
             if self._entered:
                 raise StoreClosedError("the store is entered already; use it as it is, or build another one")
             self._entered = True
@@ -140,19 +145,12 @@ class Home:
 
     # ------------------------------------------------------------------------------------------ checks
 
-    @contextmanager
-    def _usable(self) -> Iterator[None]:
-        """Hold the guard of an open store. The owner is checked first: a fork may have copied the guard locked."""
-        self._check_owner()
-        with self._guard:
-            self._check_usable()
-            yield
-
     def _check_usable(self) -> None:
         self._check_owner()
         if self._closed:
             raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
 
     def _check_owner(self) -> None:
+        """Raise in a child of a fork; before the guard is taken, which the fork may have copied locked."""
         if os.getpid() != self._pid:
             raise StoreClosedError("the store belongs to the process that forked this one; build one of your own here")
