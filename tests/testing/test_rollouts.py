@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-import time
 
 import attrs
 import pytest
@@ -109,16 +108,6 @@ def test_rollouts_are_the_same_everywhere() -> None:
 
     assert fingerprint(agent_rollout("r", seed=3)) == "278cc93af30c006f"
     assert fingerprint(everything) == "ebd305935b57fd97"
-
-
-def test_rollouts_are_cheap() -> None:
-    """A hundred rollouts of eight calls take well under two seconds."""
-    start = time.perf_counter()
-
-    for number in range(100):
-        agent_rollout(f"r{number}", turns=8)
-
-    assert time.perf_counter() - start < 2.0
 
 
 @pytest.mark.parametrize("shape", SHAPES)
