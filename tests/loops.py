@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,12 +29,14 @@ T = TypeVar("T")
 ROOT = Path("/root-of-the-store")
 PATIENCE = 20.0
 """Seconds after which what should have happened long ago counts as a stall."""
-LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio": ("asyncio", {"use_uvloop": False}),
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
 """The event loops that callers use, for tests that start one of their own."""
+LOOPS = [name for name in BACKENDS if name != "uvloop" or os.environ.get("TOKENSTORE_LOOPS") == "all"]
+"""Those that tests are run on, as in `conftest`."""
 
 
 def store_on(disk: Disk, **config: Any) -> TokenCaptureStore:
@@ -138,7 +141,7 @@ async def hosting(disk: Disk | None = None, **config: Any) -> AsyncIterator[Host
 
 def run_in(loop: str, function: Callable[..., Awaitable[T]], *args: object) -> T:
     """Run a function in a new event loop in this thread."""
-    backend, options = LOOPS[loop]
+    backend, options = BACKENDS[loop]
     return anyio.run(function, *args, backend=backend, backend_options=options)
 
 

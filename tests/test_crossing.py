@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from tests.samples import entry
 from tokenstore import InvalidEntryError, StoreClosedError, TokenCaptureStore
 from tokenstore.crossing import Gate
 from tokenstore.hosting import Host
-from tokenstore.testing import Fault, SimulatedDisk
+from tokenstore.testing import Fault, PowerCut, SimulatedDisk
 
 pytestmark = pytest.mark.anyio
 
@@ -230,6 +231,45 @@ class TestEnding:
         with pytest.raises(StoreClosedError, match="unknown"):
             await anyio.to_thread.run_sync(store.append, entry("c1"))
 
+    async def test_what_kills_the_host_is_told_to_all(self, caplog: pytest.LogCaptureFixture) -> None:
+        """When a call tears the host's loop down, it and all others inside get an error, and it is logged."""
+        store = store_on(SimulatedDisk())
+        gate, outcomes = gate_of(store), Outcomes()
+
+        async def wait(host: Host) -> None:
+            assert host.loop.is_running_here()
+            await anyio.sleep_forever()
+
+        async def die(host: Host) -> None:
+            raise PowerCut(f"with {host.actors} actors")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outcomes.of, "waits", gate.cross, wait)
+            await gate.cross(nothing)
+            tasks.start_soon(outcomes.of, "dies", gate.cross, die)
+        await until(lambda: "thread died" in caplog.text)
+        await store.put(entry())
+        await store.close()
+
+        assert {name: type(error) for name, error in outcomes.errors.items()} == dict.fromkeys(
+            ["waits", "dies"], StoreClosedError
+        )
+
+    def test_a_loop_that_was_thrown_away(self) -> None:
+        """A store whose loop was closed from under it can be closed all the same."""
+        store = store_on(SimulatedDisk())
+        loop = asyncio.new_event_loop()
+        inside = loop.create_task(enter_and_wait(store))
+        while not store._home.hosts:
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        inside._log_destroy_pending = False  # type: ignore[attr-defined]  # as it is here, by intention
+
+        anyio.run(store.close)
+
+        with pytest.raises(StoreClosedError):
+            store.append(entry())
+
     async def test_closing_finishes_calls_from_other_loops(self) -> None:
         """A put that another loop waits for is finished or raised when the store is closed."""
         disk, outcomes = HeldDisk(), Outcomes()
@@ -286,7 +326,7 @@ class TestEnding:
             disk.free()
 
         assert ended_early == []
-        assert ended == [True] * 4
+        assert ended == [True] * (len(LOOPS) + 1)
 
     async def test_a_cancelled_close_closes(self, tmp_path: Any) -> None:
         """A close whose caller is cancelled goes on without it."""
@@ -332,6 +372,12 @@ class TestStarting:
         await store.close()
 
         assert statistics.actors == 0
+
+
+async def enter_and_wait(store: TokenCaptureStore) -> None:
+    """Enter a store, and stay."""
+    async with store:
+        await anyio.sleep_forever()
 
 
 async def nothing(host: Host) -> None:

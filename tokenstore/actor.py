@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from tokenstore.errors import LockTimeoutError, StoreClosedError, TokenStoreError
-from tokenstore.journal.files import LockBusyError
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
+from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.requests import Begin, Put
 from tokenstore.mailbox import Mailbox, Message, Solo
 

@@ -16,10 +16,11 @@ from tokenstore.codec import PromptCache
 from tokenstore.errors import DurabilityError
 from tokenstore.journal import logfile, statefile
 from tokenstore.journal.disk import Access, File
-from tokenstore.journal.files import LockBusyError, RolloutFiles
+from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.index import Index
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import TEMPORARY_PREFIX
+from tokenstore.journal.lockfile import LockBusyError, LockFile
 from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.root import durable
 from tokenstore.journal.statefile import StateFile
@@ -215,7 +216,7 @@ def lock_removed_while_the_state_is_there(patch: Patch) -> None:
 
     def blind(self: Journal) -> None:
         with self._section(for_removal=True):
-            self._files.unlink_lock()
+            self._files.lock.unlink()
 
     patch.setattr(Journal, "remove_lock", blind)
 
@@ -232,12 +233,12 @@ def state_descriptor_left_open(patch: Patch) -> None:
 def lock_kept_after_an_error(patch: Patch) -> None:
     """A lock that was taken just before an error is not given back."""
 
-    def take_lock(self: RolloutFiles, access: Access) -> None:
-        with durable("locking", self.names.lock):
-            if not self._try_lock(access):
+    def take(self: LockFile, access: Access) -> None:
+        with durable("locking", self.name):
+            if not self._try(access):
                 raise LockBusyError
 
-    patch.setattr(RolloutFiles, "_take_lock", take_lock)
+    patch.setattr(LockFile, "take", take)
 
 
 def error_of_closing_raised(patch: Patch) -> None:

@@ -156,8 +156,11 @@ class Stray:
     def write(self, directory: SimulatedDirectory) -> list[Answer]:
         """Write it past every journal; nobody gets an answer."""
         file = directory.open(Names.of(self.on).tokens, "create")
+        size = file.stat().size
+        if size and file.read(size - 1, 1) != b"\n":
+            return ["unknown"]  # Even who writes without asking has looked where the last line ends.
         line = prepare(entry(self.on, self.call), max_entry_bytes=LARGE).line(checksum=True) + b"\n"
-        file.write(file.stat().size, line[: self.keep])
+        file.write(size, line[: self.keep])
         return ["unknown"]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-import attrs
-
+from tests.faults.keys import key_of
 from tests.faults.ledger import Ledger, WrongError
 from tests.faults.operations import Alone, Operation
 from tests.faults.questions import ROOT, Answer, Peek
@@ -18,25 +18,43 @@ if TYPE_CHECKING:
     from tests.faults.scenarios import Scenario
 
 
-@attrs.frozen
 class Point:
-    """A moment at which there may be a crash."""
+    """A moment at which there may be a crash.
 
-    disk: SimulatedDisk
-    ledger: Ledger
-    step: int
-    """The step that does not take effect."""
-    label: str
-    """What that step is."""
+    Args:
+        disk: The disk at that moment.
+        ledger: What is known if it comes.
+        step: The step that does not take effect.
+        label: What that step is.
+    """
+
+    def __init__(self, disk: SimulatedDisk, ledger: Ledger, step: int, label: str) -> None:
+        self.disk = disk
+        self.ledger = ledger
+        self.step = step
+        self.label = label
+
+    @cached_property
+    def key(self) -> int:
+        """Tells the state that a kill leaves."""
+        return key_of(self.disk, self.ledger)
+
+    @cached_property
+    def _files(self) -> dict[str, bytes]:
+        return self.disk.files(ROOT)
+
+    @cached_property
+    def _settled(self) -> bool:
+        return self.disk.settled(ROOT)
 
     def crash(self, policy: PersistencePolicy | None, seed: int) -> tuple[SimulatedDisk, Ledger]:
         """What a crash leaves: of the process, or with a policy of the power.
 
         A power cut that took nothing away is a kill. That is the harder one, since nothing has become durable by it.
         """
-        if policy is not None:
+        if policy is not None and not self._settled:
             left = self.disk.after_crash(policy, seed=seed)
-            if left.files(ROOT) != self.disk.files(ROOT):
+            if left.files(ROOT) != self._files:
                 return left, self.ledger.after_power_cut()
         return self.disk, self.ledger
 

@@ -12,13 +12,9 @@ import attrs
 
 from tests.faults.operations import Alone, Batch, Foreign, Idle, Interrupted, Operation, Removal, Reopen, Stray, Sync
 from tests.faults.questions import Begin, Drop, Freeze, Mark, Peek, Put, R, Refuse, RemovalStep, S, Scan
+from tests.faults.settings import FULL, SHARED, TIGHT
 from tokenstore.config import StoreConfig
 from tokenstore.testing import PersistencePolicy
-
-SHARED = StoreConfig()
-FULL = StoreConfig(prompt_storage="full")
-TIGHT = StoreConfig(max_open_files=1)
-"""Descriptors are given away after every operation, so that files have to be recognised."""
 
 
 @attrs.frozen
@@ -254,7 +250,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             put("c1"), put("c2", by=1), put("c3"), delete(by=1), put(OTHER, by=1), put("c4"), freeze(by=1), config=TIGHT
         ),
         "an inode comes back": scenario(
-            put("c1"), delete(by=1), put(OTHER, by=1), put("c1"), put("c2", by=1), freeze(), config=TIGHT
+            put("c1"), delete(by=1), put("c2", by=1), begin("c1"), put("c1"), put(OTHER, by=1), freeze(), config=TIGHT
         ),
         "a base removed while idle": scenario(
             put("t1"), Idle(), delete(by=1), put("c9", by=1), put("t2"), put("t3"), freeze()

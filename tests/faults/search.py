@@ -119,7 +119,7 @@ class Search:
     def _look(self, run: Run, point: Point, policy: PersistencePolicy | None, seed: int) -> None:
         disk, ledger = point.crash(policy, seed)
         self.tally.states += 1
-        key = key_of(disk, ledger)
+        key = point.key if disk is point.disk else key_of(disk, ledger)
         if key in self._seen:
             return
         self._seen.add(key)

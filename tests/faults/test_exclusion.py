@@ -8,12 +8,13 @@ import pytest
 
 from tests.faults.operations import Foreign, Interrupted, Stray
 from tests.faults.questions import ROOT, R
-from tests.faults.scenarios import SCENARIOS, SHARED, Scenario
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.settings import SHARED
 from tests.faults.world import World
 from tokenstore.errors import TokenCaptureRetiredError
 from tokenstore.journal.disk import Access
-from tokenstore.journal.files import LockBusyError, RolloutFiles
 from tokenstore.journal.journal import Journal
+from tokenstore.journal.lockfile import LockBusyError, LockFile
 from tokenstore.journal.root import Root
 from tokenstore.testing import SimulatedDisk
 
@@ -107,10 +108,10 @@ def test_a_lock_file_that_was_made_anew_is_noticed(name: str) -> None:
 def test_a_process_that_trusts_its_lock_file_gets_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the look whether the lock file is still the one at its path, the test before finds intruders."""
 
-    def trusting(self: RolloutFiles, access: Access) -> bool:
-        lock = self._open_lock(access)
-        return lock is None or lock.lock(exclusive=access != "read")
+    def trusting(self: LockFile, access: Access) -> bool:
+        file = self._open(access)
+        return file is None or file.lock(exclusive=access != "read")
 
-    monkeypatch.setattr(RolloutFiles, "_try_lock", trusting)
+    monkeypatch.setattr(LockFile, "_try", trusting)
 
     assert stale_locks("delete and reuse")

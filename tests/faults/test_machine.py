@@ -15,7 +15,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.operations import Alone, Batch, Idle, Interrupted, Operation, Removal, Reopen
 from tests.faults.performance import Point
 from tests.faults.questions import ROOT, Answer, Begin, Drop, Freeze, Mark, Peek, Put, R, Recover, Refuse, S, Scan
-from tests.faults.scenarios import FULL, SHARED, TIGHT
+from tests.faults.settings import FULL, SHARED, TIGHT
 from tests.faults.world import World
 from tokenstore.testing import Fault, PersistencePolicy
 from tokenstore.testing.failing_disk import Call

@@ -13,8 +13,9 @@ from tests.faults.ledger import Ledger, WrongError
 from tests.faults.operations import Alone, Removal
 from tests.faults.performance import Point
 from tests.faults.questions import ROOT, Freeze, R, S
-from tests.faults.scenarios import FULL, SHARED, begin, put
+from tests.faults.scenarios import begin, put
 from tests.faults.search import CRASHES
+from tests.faults.settings import FULL, SHARED
 from tokenstore import TokenCaptureStore
 from tokenstore.config import StoreConfig
 from tokenstore.removal import _Removal

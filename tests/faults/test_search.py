@@ -11,13 +11,14 @@ import pytest
 from tests.faults.conftest import SEARCHED
 from tests.faults.operations import Alone, Batch, Foreign, Idle, Interrupted, Removal, Reopen, Stray, Sync
 from tests.faults.questions import Begin, Drop, Freeze, Mark, Peek, Put, Refuse, RemovalStep, Scan
-from tests.faults.scenarios import FULL, SCENARIOS
+from tests.faults.scenarios import SCENARIOS
 from tests.faults.search import Finding, Run, Search, Tally, search_all
+from tests.faults.settings import FULL
 from tests.faults.troubles import Calls, Cut, Dead, Kill, policies, troubles_of
 from tokenstore.testing import PersistencePolicy
 
 STATES = int(os.environ.get("TOKENSTORE_FAULT_STATES", "24000"))
-"""How many states are looked at; the whole space has some twenty millions."""
+"""How many states are looked at; the whole space has some fifteen millions."""
 SEED = int(os.environ.get("TOKENSTORE_FAULT_SEED", "0"))
 """Draws the troubles and the states that are looked at."""
 SHOWN = 5

@@ -12,11 +12,12 @@ from tests.faults.ledger import WrongError
 from tests.faults.operations import Alone, Foreign, Interrupted, Operation, Reopen, Stray
 from tests.faults.process import Process
 from tests.faults.questions import ROOT, Answer, Drop, Freeze
+from tests.faults.settings import TIGHT
 from tests.faults.troubles import Calls, Cut, Dead, Kill, Trouble
 from tokenstore.config import StoreConfig
 from tokenstore.records import TokenCaptureSnapshot
 from tokenstore.testing import FailingDisk, Fault, PersistencePolicy, SimulatedDisk
-from tokenstore.testing.simulated_files import SimulatedDirectory, os_error
+from tokenstore.testing.simulated_files import TICK_NS, SimulatedDirectory, os_error
 
 
 class _EndedError(BaseException):
@@ -51,7 +52,8 @@ class World:
     """Processes, their disk, and what goes wrong with it.
 
     Args:
-        configs: How each process uses the store; a script asks them by their place.
+        configs: How each process uses the store; a script asks them by their place. Only where descriptors are given
+            away does the clock go on, since then files are told apart by time too.
         trouble: What goes wrong.
         on_step: Called before a step takes effect, from when the trouble has begun.
         disk: What was there before; nothing if not given.
@@ -66,7 +68,7 @@ class World:
         disk: SimulatedDisk | None = None,
         counted: bool = True,
     ) -> None:
-        self.disk = disk or SimulatedDisk(tick_ns=0)  # two states of one size cannot be told apart by time
+        self.disk = disk or SimulatedDisk(tick_ns=TICK_NS if TIGHT in configs else 0)
         self.disk.before_step = self._before_step
         self.steps = 0
         self.trouble = trouble

@@ -146,3 +146,40 @@ def test_a_mark_of_an_open_rollout_alone_rests_on_a_durable_freeze(disk: Failing
     assert isinstance(disk.inner, SimulatedDisk)
     left = disk.inner.after_crash(PersistencePolicy.SYNCED)
     assert parse_state(left.read_file(STATE)).frozen
+
+
+def test_a_file_made_anew_with_the_same_bytes_is_synced_again(disk: FailingDisk, mine: Process) -> None:
+    """A file that looks like the one whose descriptor was given away may lack its name, or its bytes, after a crash."""
+    mine.release()
+    other = FailingDisk(disk.inner)
+    theirs = Process(other)
+    theirs.delete()
+    other.fault = Fault(call="directory_sync", repeat=True)
+    with pytest.raises(DurabilityError):
+        theirs.put(FIRST)
+
+    mine.put(SECOND)
+    assert isinstance(disk.inner, SimulatedDisk)
+    left = disk.inner.after_crash(PersistencePolicy.SYNCED)
+    assert calls(Process(left).peek()) == ["c0", "c1"]
+
+
+def test_what_was_seen_without_a_lock_is_looked_at_again() -> None:
+    """Lines that a reader saw before there was a lock file may have been cut off by the writer who made it."""
+    disk = SimulatedDisk()
+    mine = Process(FailingDisk(disk, Fault(call="open", errno=errno.ENOENT, name_suffix=NAMES.lock)))
+    theirs = Process(FailingDisk(disk, Fault(call="datasync", name_suffix=NAMES.tokens)))
+    seen: list[list[str]] = []
+
+    def look_before_the_cut(label: str) -> None:
+        if label == f"truncate {NAMES.tokens}":
+            seen.append(calls(mine.peek()))
+
+    disk.before_step = look_before_the_cut
+    with pytest.raises(DurabilityError):
+        theirs.put(FIRST)
+    theirs.put(entry("c1", model="a longer line than the one before"))
+    mine.put(FIRST)
+
+    assert seen == [["c0"]]
+    assert calls(Process(disk).peek()) == ["c1", "c0"]

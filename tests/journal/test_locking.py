@@ -12,7 +12,7 @@ from tests.journal.workbench import LOCK, NAMES, ROOT, Process, calls
 from tests.samples import entry
 from tokenstore.errors import DurabilityError
 from tokenstore.journal.disk import Access
-from tokenstore.journal.files import LockBusyError
+from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 from tokenstore.testing.simulated_files import SimulatedDirectory, SimulatedFile
 
@@ -68,7 +68,7 @@ def test_a_held_lock_changes_nothing(operation: Callable[[Process], object]) -> 
         with pytest.raises(LockBusyError):
             operation(process)
     assert disk.files(ROOT) == before
-    assert process.journal._files._lock is None
+    assert not process.journal._files.lock.is_open
     held.close()
     operation(process)
 

@@ -16,9 +16,9 @@ from tests.testing.simulations import ClosingDisk
 from tokenstore.config import StoreConfig
 from tokenstore.errors import DurabilityError, TokenCaptureRetiredError
 from tokenstore.journal.disk import Access
-from tokenstore.journal.files import LockBusyError
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.lifecycle import State
+from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.root import Root
 from tokenstore.journal.statefile import render_state
 from tokenstore.records import TokenEntry

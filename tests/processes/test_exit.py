@@ -35,14 +35,13 @@ def test_used_by_a_loop(loop: str, tmp_path: Path) -> None:
     assert calls_in(tmp_path) == calls == ["c0", "c1", "c2"]
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_with_puts_in_flight(attempt: int, tmp_path: Path) -> None:
+def test_with_puts_in_flight(tmp_path: Path) -> None:
     """A program that ends in the middle of puts from daemon threads does not hang, and what was acked is there."""
     with start("exit_in_flight", tmp_path) as child:
         status, lines = child.last_words()
 
     calls = calls_in(tmp_path)
-    assert status == 0, attempt
+    assert status == 0
     assert len(acked(lines)) > 5
     assert set(acked(lines)) <= set(calls)
     assert len(calls) == len(set(calls))

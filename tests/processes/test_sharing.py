@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.loops import LOOPS
 from tests.processes.children import calls_in, start
 
 CALLS = 12
 
 
-@pytest.mark.parametrize(("one", "other"), [("asyncio", "trio"), ("uvloop", "uvloop"), ("trio", "trio")])
+@pytest.mark.parametrize(("one", "other"), [("asyncio", "trio"), ("uvloop", "asyncio")])
 def test_two_processes_two_hosts(one: str, other: str, tmp_path: Path) -> None:
     """Two processes, each with both hosts of one object, put the same and other entries: each is there once."""
     with start("share", tmp_path, one, "a", CALLS) as first, start("share", tmp_path, other, "b", CALLS) as second:
@@ -27,11 +26,9 @@ def test_two_processes_two_hosts(one: str, other: str, tmp_path: Path) -> None:
     assert set(calls) == expected
 
 
-@pytest.mark.parametrize(("one", "other"), [("asyncio", "trio"), ("trio", "uvloop")])
-def test_nobody_starves(one: str, other: str, tmp_path: Path) -> None:
+def test_nobody_starves(tmp_path: Path) -> None:
     """Two processes that put into one rollout without a pause both get on."""
-    assert {one, other} <= LOOPS.keys()
-    with start("hammer", tmp_path, one, "a") as first, start("hammer", tmp_path, other, "b") as second:
+    with start("hammer", tmp_path, "trio", "a") as first, start("hammer", tmp_path, "asyncio", "b") as second:
         lines = [child.line() for _ in range(24) for child in (first, second)]
         for child in (first, second):
             child.say()

@@ -17,24 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
-from tokenstore.journal.disk import Access, File
+from tokenstore.journal.disk import Access
 from tokenstore.journal.idfile import IdFile
 from tokenstore.journal.index import Index
 from tokenstore.journal.layout import Names
 from tokenstore.journal.lifecycle import State
+from tokenstore.journal.lockfile import LockBusyError, LockFile
 from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.reading import contents_of
 from tokenstore.journal.recovery import Found, LineReader
-from tokenstore.journal.root import Root, durable, let_go
+from tokenstore.journal.root import Root, durable
 from tokenstore.journal.statefile import StateFile
 
 logger = logging.getLogger("tokenstore")
-_LOCK_ATTEMPTS = 8
-"""How often a lock file may be replaced under our hands before we wait as if it were held."""
-
-
-class LockBusyError(Exception):
-    """Somebody else holds the rollout's lock; nothing was done. The actor waits and tries again."""
 
 
 class RolloutFiles:
@@ -44,6 +39,7 @@ class RolloutFiles:
         self.root = root
         self.rollout_id = rollout_id
         self.names = Names.of(rollout_id)
+        self.lock = LockFile(root, self.names.lock)
         self.tokens = LogFile(root, self.names.tokens)
         self.intents = IdFile(root, self.names.intents)
         self.marker = IdFile(root, self.names.marker)
@@ -51,10 +47,9 @@ class RolloutFiles:
         self.index = Index(State())
         self.lines = LineReader(self.tokens.read, rollout_id, self.names.tokens, root.config.max_entry_bytes)
         self._outdated = False
+        self._unguarded = False
         # Another actor's prompts may be cached from before the rollout was removed and made anew by another process.
         self._provisional = True
-        self._lock: File | None = None
-        self._lock_access: Access = "read"
         self._mutex = threading.Lock()
         self._closed = False
 
@@ -74,7 +69,7 @@ class RolloutFiles:
             CorruptRolloutError: There is something that recovery must not touch.
         """
         with self._locked("create" if create_lock else "write"):
-            if self._lock is None:
+            if not self.lock.is_open:
                 raise LockBusyError
             self._prepare(for_removal=for_removal)
             yield self.index
@@ -96,11 +91,11 @@ class RolloutFiles:
         with self._mutex:
             if self._closed:  # asyncio's own cancellation lets an actor end before its thread has begun
                 raise StoreClosedError("the rollout's actor has ended; nothing was done")
-            self._take_lock(access)
+            self.lock.take(access)
             try:
                 yield
             finally:
-                self._release_lock()
+                self.lock.release()
 
     def _prepare(self, *, for_removal: bool) -> None:
         try:
@@ -113,59 +108,14 @@ class RolloutFiles:
         if not for_removal and self.index.state.retired and self.has_records():
             self.remove_records()
 
-    def _take_lock(self, access: Access) -> None:
-        if self._lock is not None and access != "read" and self._lock_access == "read":
-            self._close_lock()
-        taken = False
-        try:
-            with durable("locking", self.names.lock):
-                taken = self._try_lock(access)
-        finally:
-            if not taken:  # It may be ours all the same, and nobody else would give it back.
-                self._release_lock(close=True)
-        if not taken:
-            raise LockBusyError
-
-    def _try_lock(self, access: Access) -> bool:
-        for _ in range(_LOCK_ATTEMPTS):
-            lock = self._open_lock(access)
-            if lock is None:
-                return True
-            if not lock.lock(exclusive=access != "read"):
-                return False
-            # Whoever had the lock may have removed its file: then this is the lock of nothing.
-            there = self.root.directory.stat(self.names.lock)
-            if there is not None and there.identity == lock.stat().identity:
-                return True
-            self._release_lock(close=True)
-        return False
-
-    def _open_lock(self, access: Access) -> File | None:
-        if self._lock is None:
-            try:
-                self._lock = self.root.directory.open(self.names.lock, access)
-            except FileNotFoundError:
-                return None
-            self._lock_access = access
-        return self._lock
-
-    def _release_lock(self, *, close: bool = False) -> None:
-        if self._lock is not None:
-            try:
-                self._lock.unlock()
-            except OSError:
-                close = True  # closing the only descriptor gives the lock back too
-        if close:
-            self._close_lock()
-
-    def _close_lock(self) -> None:
-        if self._lock is not None:
-            let_go(self._lock)
-            self._lock = None
-
     # ------------------------------------------------------------------------------------------ catching up
 
     def _catch_up(self, access: Access) -> None:
+        if self._unguarded and self.lock.is_open:
+            # Whoever made the lock file meanwhile may have cut off again what was seen without one.
+            for file in (self.tokens, self.intents, self.marker):
+                file.forget()
+        self._unguarded = not self.lock.is_open
         # What has changed stays noted until the index is made anew, also if looking at the next file fails.
         if not self.statefile.refresh():
             self._outdated = True
@@ -308,12 +258,6 @@ class RolloutFiles:
         self.statefile.unlink()
         self.index = Index(State())
 
-    def unlink_lock(self) -> None:
-        """Remove the lock file; others who wait for it notice, because they look after they got it."""
-        with durable("removal", self.names.lock):
-            self.root.directory.unlink(self.names.lock)
-        self._release_lock(close=True)
-
     # ------------------------------------------------------------------------------------------ descriptors
 
     @property
@@ -324,8 +268,7 @@ class RolloutFiles:
     @property
     def open_files(self) -> int:
         """Descriptors kept between critical sections."""
-        held = (self.tokens, self.intents, self.marker, self.statefile)
-        return sum(file.is_open for file in held) + (self._lock is not None)
+        return sum(file.is_open for file in (self.lock, self.tokens, self.intents, self.marker, self.statefile))
 
     def try_release(self) -> bool:
         """Give the descriptors away unless a critical section is running."""
@@ -334,7 +277,7 @@ class RolloutFiles:
         try:
             for file in (self.tokens, self.intents, self.marker, self.statefile):
                 file.release()
-            self._close_lock()
+            self.lock.close()
         finally:
             self._mutex.release()
         return True
@@ -346,5 +289,5 @@ class RolloutFiles:
             for file in (self.tokens, self.intents, self.marker):
                 file.close()
             self.statefile.release()
-            self._close_lock()
+            self.lock.close()
         self.root.handles.forget(self)

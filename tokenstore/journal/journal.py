@@ -19,10 +19,11 @@ import attrs
 from tokenstore.errors import ConflictingEntryError, TokenStoreError
 from tokenstore.journal.batch import Batch, late
 from tokenstore.journal.cursor import Cursor
-from tokenstore.journal.files import LockBusyError, RolloutFiles
+from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.health import Finding, Health
 from tokenstore.journal.index import Index
 from tokenstore.journal.lifecycle import Event, Ruling, State, incomplete_reasons, rule
+from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.reading import Verified, verify
 from tokenstore.journal.requests import Begin, Request
@@ -241,7 +242,7 @@ class Journal:
         """Last step, of a delete: take the lock file away, if the rollout is gone."""
         with self._section(for_removal=True):
             if not self._files.statefile.exists and not self._files.has_records():
-                self._files.unlink_lock()
+                self._files.lock.unlink()
 
     # ------------------------------------------------------------------------------------------ mending
 
@@ -296,7 +297,7 @@ class Journal:
                 self._files.intents.catch_up()
                 self._files.settle()
             elif self._lock_may_go:
-                self._files.unlink_lock()
+                self._files.lock.unlink()
 
     # ------------------------------------------------------------------------------------------ idling
 

@@ -9,7 +9,8 @@
    lower: below may be what others acknowledged. After a failed sync it is cut back too, and never synced again as if
    nothing had happened. If cutting back fails, the file is poisoned: its user must start anew, with rule 2.
 4. A file is the same for sure only while its descriptor is held. After the descriptor was given away, it counts as the
-   same if device, inode, size and the bytes of its last line agree.
+   same if device, inode, size and the bytes of its last line agree; what was synced counts only if nobody has written
+   since, because a file made anew with the same inode number may have the same lines.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class _Fingerprint(NamedTuple):
     identity: tuple[int, int]
     size: int
     last_line: bytes
+    mtime_ns: int
 
 
 def write_all(file: File, offset: int, data: bytes) -> None:
@@ -182,7 +184,8 @@ class LogFile:
         if self._file is None:
             return
         try:
-            self._fingerprint = _Fingerprint(self.identity, self.size, self._last_line(self._file))
+            now = self._file.stat()
+            self._fingerprint = _Fingerprint(now.identity, self.size, self._last_line(self._file), now.mtime_ns)
         except OSError:
             self._forget()
         self.close()
@@ -207,7 +210,8 @@ class LogFile:
         if known is None:
             return
         try:
-            same = known.identity == self.identity and known.size <= self.end
+            now = file.stat()
+            same = known.identity == now.identity and known.size <= now.size
             same = same and self._last_line(file) == known.last_line
         except OSError:
             self.close()  # Not compared yet: the fingerprint stays for the next time.
@@ -215,8 +219,11 @@ class LogFile:
         self._fingerprint = None
         if not same:
             self._changed = True
-            self.size = self._synced = 0
-            self._named = self._stale = False
+            self._stale = False
+            self.size = 0
+        if not same or now.mtime_ns != known.mtime_ns:
+            self._synced = 0
+            self._named = False
 
     def _last_line(self, file: File) -> bytes:
         """sha256 of the last known line."""

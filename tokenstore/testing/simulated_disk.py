@@ -131,6 +131,12 @@ class SimulatedDisk(Machine):
                 {name: inode.images for name, inode in names.durable.items()},
             )
 
+    def settled(self, root: Path) -> bool:
+        """Whether all of a root is durable, so that a power cut can take nothing away."""
+        with self.mutex:
+            names = self._root(root)
+            return not names.changes and all(inode.images.clean for inode in names.seen.values())
+
     def _root(self, path: Path) -> Names[Inode]:
         return self._roots.setdefault(path.absolute(), Names())
 
