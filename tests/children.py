@@ -28,10 +28,22 @@ TOP = Path(__file__).parents[1]
 
 def start(name: str, *arguments: object, wrap: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Child:
     """Start a child that runs a function of this module, perhaps under another command such as strace."""
-    command = [*wrap, sys.executable, "-W", "error", "-m", "tests.children", name, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    # Who counts its system calls must not find those that write bytecode among them.
+    bytecode = {"PYTHONDONTWRITEBYTECODE": "1"} if wrap else {}
+    return start_module("tests.children", name, *arguments, wrap=wrap, env={**bytecode, **(env or {})})
+
+
+def start_module(
+    module: str, *arguments: object, wrap: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Child:
+    """Start a child that runs a module of these tests."""
     process = subprocess.Popen(
-        command, cwd=TOP, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*wrap, sys.executable, "-W", "error", "-m", module, *map(str, arguments)],
+        cwd=TOP,
+        env={**os.environ, "PYTHONPATH": str(TOP), **(env or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     return Child(process)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,3 +24,26 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Run each async test on every event loop that callers use."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the processes that tests start share compiled modules, also where Python is told to keep none.
+
+    There are more than a hundred of them, and to compile everything anew takes each longer than all that it is for.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.dont_write_bytecode:
+            folder = tmp_path_factory.getbasetemp()
+            shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+            patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "bytecode"))
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+        yield
+
+
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """A directory in memory, if the machine has one: for hundreds of syncs where the disk is not the point."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own is made there
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)

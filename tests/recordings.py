@@ -13,8 +13,8 @@ from pathlib import Path
 import anyio
 
 from tests.loops import run_in
-from tests.samples import quick_difference
 from tokenstore import TokenCaptureStore, TokenEntry
+from tokenstore.testing import first_difference
 
 PUTTERS = 64
 """Puts that are made at the same time."""
@@ -62,7 +62,7 @@ def differences(expected: Iterable[TokenEntry], given: Iterable[TokenEntry]) -> 
     wanted, found = ({made.model_call_id: made for made in entries} for entries in (expected, given))
     if wanted.keys() != found.keys():
         return [f"calls {sorted(wanted.keys() ^ found.keys())}"]
-    return [place for call_id in wanted if (place := quick_difference(wanted[call_id], found[call_id]))]
+    return [place for call_id in wanted if (place := first_difference(wanted[call_id], found[call_id]))]
 
 
 async def compare_frozen(store: TokenCaptureStore, entries: Iterable[TokenEntry]) -> list[str]:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from array import array
 from pathlib import Path
 from typing import Any
-
-import attrs
-import pytest
+from unittest import SkipTest
 
 from tokenstore.codec import KnownPrompt, prepare
 from tokenstore.records import TokenEntry
-from tokenstore.testing import first_difference
 
 LIMIT = 2**30
 """A bound on lines that nothing here reaches."""
@@ -58,23 +54,10 @@ def nested(levels: int) -> Any:
     return value
 
 
-def quick_difference(wanted: TokenEntry, found: TokenEntry) -> str | None:
-    """Name the first place where a long entry is not what it should be, its arrays compared at the speed of C."""
-    for name in ("prompt_token_ids", "generation_token_ids"):
-        if getattr(wanted, name) != getattr(found, name):
-            return name
-    if array("d", wanted.generation_log_probs).tobytes() != array("d", found.generation_log_probs).tobytes():
-        return "generation_log_probs"
-    return first_difference(_without_arrays(wanted), _without_arrays(found))
-
-
-def _without_arrays(value: TokenEntry) -> TokenEntry:
-    return attrs.evolve(value, prompt_token_ids=[], generation_token_ids=[], generation_log_probs=[])
-
-
 def data_folder(variable: str) -> Path:
     """Find data outside the project, or skip the test with the reason."""
     folder = os.environ.get(variable)
     if not folder:
-        pytest.skip(f"{variable} is not set: it names a folder that is not part of the project")
+        # Not pytest's own: processes that tests start import this module, and would import pytest with it.
+        raise SkipTest(f"{variable} is not set: it names a folder that is not part of the project")
     return Path(folder)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.cancelling import Canceller, by_scope, cancelled_after, many_lives, natively
+from tests.cancelling import by_scope, cancelled_after, many_lives, natively
+from tests.conftest import LOOPS
 from tests.loops import Outcomes, nothing_leaks, opened, store_tasks, ticks, until
 from tests.samples import entry
 from tokenstore import StoreClosedError, StoreConfig, TokenCaptureStore
@@ -25,50 +25,63 @@ pytestmark = pytest.mark.anyio
 
 OPERATIONS = int(os.environ.get("TOKENSTORE_CANCELLATIONS", "2000"))
 CHUNK = 500
-"""Operations of one test, at least; a backend has four of them for each seed."""
+"""Operations of one test, at least, and twice as many where there is one way to cancel and not two."""
 SEEDS = range(max(1, OPERATIONS // (4 * CHUNK)))
+"""On each loop a seed has so many chunks: two ways to hold a store, two to cancel."""
+FEW = range(max(1, OPERATIONS // 10_000))
+"""Seeds of what takes longer than a chunk."""
 LIMIT = 30.0
 """Seconds in which one test must come to its end."""
 CONFIG = StoreConfig(idle_seconds=0.005, max_open_files=24, max_inflight_bytes=256 * 1024)
 """Actors that retire at once, few descriptors, and bytes that have to be waited for: as much happens as can."""
 
 
+WAYS = [(loop, native) for loop in LOOPS for native in (False, True) if not native or loop.id != "trio"]
+"""The loops, and whether callers are cancelled by scopes or natively by asyncio: trio knows only scopes."""
+
+
 @pytest.fixture
-def root() -> Iterator[Path]:
-    """A directory in memory, if the machine has one: thousands of operations are synced here."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own is made there
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
+def root(memory_path: Path) -> Path:
+    """A directory in memory: thousands of operations are synced here."""
+    return memory_path
 
 
-@pytest.fixture(params=["scope", "native"])
-def cancel(request: pytest.FixtureRequest, anyio_backend_name: str) -> Canceller:
-    """How callers are cancelled; trio knows only scopes."""
-    return natively if request.param == "native" and anyio_backend_name == "asyncio" else by_scope
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].id}-{'native' if way[1] else 'scope'}")
+def way(request: pytest.FixtureRequest) -> tuple[Any, bool]:
+    """A loop and a way to cancel."""
+    loop, native = request.param
+    return loop.values[0], native
 
 
-@pytest.fixture(params=["scope", "native"])
-def native(request: pytest.FixtureRequest, anyio_backend_name: str) -> bool:
-    """Whether asyncio itself cancels; trio knows only scopes."""
-    return request.param == "native" and anyio_backend_name == "asyncio"
+@pytest.fixture
+def anyio_backend(way: tuple[Any, bool]) -> Any:
+    """The loop of the way."""
+    return way[0]
+
+
+@pytest.fixture
+def native(way: tuple[Any, bool]) -> bool:
+    """Whether asyncio itself cancels."""
+    return way[1]
 
 
 @pytest.mark.parametrize("entered", [True, False], ids=["entered", "daemon"])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_random_cancellation(root: Path, entered: bool, cancel: Canceller, seed: int) -> None:
+async def test_random_cancellation(root: Path, entered: bool, native: bool, seed: int, anyio_backend_name: str) -> None:
     """Whatever is cancelled: acked is there, the rest is whole or absent, retries are idempotent, versions exact."""
+    operations = CHUNK if anyio_backend_name == "asyncio" else 2 * CHUNK
     with nothing_leaks(root), anyio.fail_after(LIMIT):
         async with opened(TokenCaptureStore(root, config=CONFIG), entered=entered) as store:
-            begun = await many_lives(store, seed, CHUNK, cancel)
+            begun = await many_lives(store, seed, operations, natively if native else by_scope)
             await until(lambda: store.statistics().actors == 0)
             in_flight = store.statistics().bytes_in_flight
 
-    assert begun >= CHUNK
+    assert begun >= operations
     assert in_flight == 0
     assert store_tasks() == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", FEW)
 async def test_cancelled_blocks(root: Path, native: bool, seed: int) -> None:
     """A task that is cancelled while it enters a store, works in it or leaves it ends, and has closed the store."""
     chance = random.Random(seed)  # noqa: S311 - replayable, no secret
@@ -96,7 +109,7 @@ async def test_cancelled_blocks(root: Path, native: bool, seed: int) -> None:
 
 
 @pytest.mark.parametrize("entered", [True, False], ids=["entered", "daemon"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", FEW)
 async def test_cancelled_close(root: Path, entered: bool, native: bool, seed: int) -> None:
     """A close that is cancelled with work in flight goes on; each put is durable or raised, and closing again waits."""
     chance = random.Random(seed)  # noqa: S311 - replayable, no secret
@@ -118,7 +131,7 @@ async def test_cancelled_close(root: Path, entered: bool, native: bool, seed: in
             assert outcomes.results.keys() <= there
 
 
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", FEW)
 async def test_cancelled_readings(root: Path, native: bool, seed: int) -> None:
     """Listings and readings that are cancelled anywhere leave nothing open, and those to their end give all."""
     chance = random.Random(seed)  # noqa: S311 - replayable, no secret

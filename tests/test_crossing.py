@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -218,8 +219,10 @@ class TestEnding:
         await store.put(entry("acked"))
         disk.crash_at = disk.steps + 2
 
+        thread = store._home._host_thread()
         with pytest.raises(StoreClosedError, match="unknown"):
             await store.put(entry("c1"))
+        await thread.join()
 
     async def test_a_thread_does_not_take_a_crash_for_success(self) -> None:
         """The blocking twin raises when the host's loop is torn down in the middle of a put."""
@@ -228,13 +231,15 @@ class TestEnding:
         store.append(entry("acked"))
         disk.crash_at = disk.steps + 2
 
+        thread = store._home._host_thread()
         with pytest.raises(StoreClosedError, match="unknown"):
             await anyio.to_thread.run_sync(store.append, entry("c1"))
+        await thread.join()
 
     async def test_what_kills_the_host_is_told_to_all(self, caplog: pytest.LogCaptureFixture) -> None:
         """When a call tears the host's loop down, it and all others inside get an error, and it is logged."""
         store = store_on(SimulatedDisk())
-        gate, outcomes = gate_of(store), Outcomes()
+        thread, gate, outcomes = store._home._host_thread(), gate_of(store), Outcomes()
 
         async def wait(host: Host) -> None:
             assert host.loop.is_running_here()
@@ -247,13 +252,45 @@ class TestEnding:
             tasks.start_soon(outcomes.of, "waits", gate.cross, wait)
             await gate.cross(nothing)
             tasks.start_soon(outcomes.of, "dies", gate.cross, die)
-        await until(lambda: "thread died" in caplog.text)
+        await thread.join()
         await store.put(entry())
         await store.close()
 
+        assert "thread died" in caplog.text
         assert {name: type(error) for name, error in outcomes.errors.items()} == dict.fromkeys(
             ["waits", "dies"], StoreClosedError
         )
+
+    @pytest.mark.parametrize("blocking", [False, True])
+    async def test_who_comes_while_it_dies_is_served_by_the_next(self, blocking: bool) -> None:
+        """A call that comes while a host is dying waits for its end, and is done by the host that follows."""
+        store = store_on(SimulatedDisk())
+        dying, outcomes = store._home._host_thread(), Outcomes()
+        gate, freed = gate_of(store), threading.Event()
+
+        async def linger(host: Host) -> None:
+            assert host.loop.is_running_here()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(freed.wait)
+
+        async def die(host: Host) -> None:
+            raise PowerCut(f"with {host.actors} actors")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(outcomes.of, "lingers", gate.cross, linger)
+            await gate.cross(nothing)
+            await outcomes.of("dies", gate.cross, die)
+            await until(lambda: gate.host._closing.rung)
+            put = partial(anyio.to_thread.run_sync, store.append) if blocking else store.put
+            tasks.start_soon(put, entry())
+            await ticks(20)
+            freed.set()
+        calls = await calls_of(store)
+        await store.close()
+
+        assert calls == ["c0"]
+        assert dying.is_over
+        assert isinstance(outcomes.errors["dies"], StoreClosedError)
 
     def test_a_loop_that_was_thrown_away(self) -> None:
         """A store whose loop was closed from under it can be closed all the same."""

@@ -13,15 +13,20 @@ from tokenstore import errors
 from tokenstore.errors import (
     ConflictingEntryError,
     CorruptRolloutError,
+    DisagreeingAnswerError,
     DurabilityError,
+    EngineAnswerError,
+    EngineFailureError,
     InvalidEntryError,
     InvalidRolloutIdError,
     LockTimeoutError,
+    MissingTokensError,
     RemovalError,
     StoreClosedError,
     TokenCaptureFrozenError,
     TokenCaptureRetiredError,
     TokenStoreError,
+    UnfinishedAnswerError,
 )
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "/secret/path")
@@ -100,6 +105,42 @@ EXAMPLES: dict[str, tuple[TokenStoreError, type[Exception], str, dict[str, Any]]
         ValueError,
         "r.tokens.jsonl: the line at byte 0 is of a newer schema",
         {"file": "r.tokens.jsonl", "problem": "the line at byte 0 is of a newer schema"},
+    ),
+    "answer": (
+        EngineAnswerError("vllm", "choices", "are 2, one is needed", model_call_id="c0", numbers={"choices": 2}),
+        ValueError,
+        "vllm, call 'c0', choices: are 2, one is needed",
+        {"engine": "vllm", "field": "choices", "model_call_id": "c0", "numbers": {"choices": 2}},
+    ),
+    "answer without tokens": (
+        MissingTokensError("vllm", "prompt_token_ids", "are 0"),
+        EngineAnswerError,
+        "vllm, prompt_token_ids: are 0",
+        {"problem": "are 0", "model_call_id": None, "numbers": {}},
+    ),
+    "answer against itself": (
+        DisagreeingAnswerError("sglang", "usage", "is 4, but there are 3", numbers={"counted": 4, "found": 3}),
+        EngineAnswerError,
+        "sglang, usage: is 4, but there are 3",
+        {"numbers": {"counted": 4, "found": 3}},
+    ),
+    "cut answer": (
+        UnfinishedAnswerError("vllm", "finish_reason", "is not there"),
+        EngineAnswerError,
+        "vllm, finish_reason: is not there",
+        {"engine": "vllm", "field": "finish_reason"},
+    ),
+    "failed engine": (
+        EngineFailureError("vllm", status=500, code="InternalServerError", generated=3, model_call_id="c0"),
+        EngineAnswerError,
+        "vllm, call 'c0', error: the engine failed with status 500, code 'InternalServerError', after 3 generated ids",
+        {"status": 500, "code": "InternalServerError", "generated": 3, "numbers": {"generated": 3, "status": 500}},
+    ),
+    "failed engine without a status": (
+        EngineFailureError("vllm", status=None, code="error", generated=0),
+        ValueError,
+        "vllm, error: the engine failed with status None, code 'error', after 0 generated ids",
+        {"status": None, "numbers": {"generated": 0}},
     ),
 }
 """An error of each kind: its second parent, its message and its facts."""

@@ -12,9 +12,9 @@ import anyio
 import attrs
 import pytest
 
-from tests.samples import entry, nested, quick_difference
+from tests.samples import entry, nested
 from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureStore, TokenEntry
-from tokenstore.testing import agent_rollout
+from tokenstore.testing import agent_rollout, first_difference
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ async def test_200_turns_of_an_agent(tmp_path: Path, record_testsuite_property: 
     print(f"200 turns take {size:,} bytes of jsonl")  # noqa: T201 - the figure is asked for
     assert size <= MAX_BYTES
     assert len(snapshot.entries[-1].prompt_token_ids) == 2000 + 199 * 500
-    assert [quick_difference(*pair) for pair in zip(made, snapshot.entries, strict=True)] == [None] * 200
+    assert [first_difference(*pair) for pair in zip(made, snapshot.entries, strict=True)] == [None] * 200
     assert (snapshot.version, snapshot.incomplete) == (201, False)
 
 

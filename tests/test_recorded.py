@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.children import TOP, Child
+from tests.children import start_module
 from tests.loops import run_in
 from tests.recordings import compare_frozen, differences, put_at_once, recording, recordings, rollouts_of
 from tests.samples import data_folder
@@ -129,14 +126,8 @@ async def test_null_log_probs_are_refused(position: int, tmp_path: Path) -> None
 def test_survives_a_kill(loop: str, acked: int, tmp_path: Path) -> None:
     """After SIGKILL another process finds every acknowledged call, puts the rest, and freezes all of them whole."""
     folder = data_folder("TOKENSTORE_RECORDED_DATA") / "recorded"
-    command = [sys.executable, "-W", "error", "-m", "tests.recordings", loop, str(folder), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"}
     entries = recordings(folder)
-    with Child(
-        subprocess.Popen(
-            command, cwd=TOP, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-    ) as child:
+    with start_module("tests.recordings", loop, folder, tmp_path) as child:
         said = {tuple(child.line().split()) for _ in range(acked)}
         child.process.send_signal(signal.SIGKILL)
         status, rest = child.last_words()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -36,20 +38,32 @@ class Room:
         self._free.set()
 
 
+@asynccontextmanager
+async def lanes(commits: int = COMMIT_THREADS) -> AsyncIterator[Threads]:
+    """Threads whose lanes run in this loop, as those of a host do."""
+    threads = Threads(commits)
+    async with anyio.create_task_group() as tasks:
+        threads.open(tasks)
+        threads.keep()
+        try:
+            yield threads
+        finally:
+            threads.dismiss()
+
+
 async def test_results_and_errors_come_back() -> None:
     """A function runs in another thread with its arguments; what it gives or raises comes back."""
-    threads = Threads()
-
-    assert await threads.commit(divmod, 7, 2) == (3, 1)
-    assert await threads.read(threading.get_ident) != threading.get_ident()
-    with pytest.raises(ZeroDivisionError):
-        await threads.commit(divmod, 1, 0)
+    async with lanes() as threads:
+        assert await threads.commit(divmod, 7, 2) == (3, 1)
+        assert await threads.read(threading.get_ident) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await threads.commit(divmod, 1, 0)
 
 
 async def test_readers_do_not_keep_threads_from_commits() -> None:
     """Commits and reads are bounded apart: readers that fill their two threads leave commits all of theirs."""
-    threads, readers, commits = Threads(), Room(), Room()
-    async with anyio.create_task_group() as tasks:
+    readers, commits = Room(), Room()
+    async with lanes() as threads, anyio.create_task_group() as tasks:
         for _ in range(20):
             tasks.start_soon(threads.read, readers.visit)
             tasks.start_soon(threads.commit, commits.visit)
@@ -60,6 +74,36 @@ async def test_readers_do_not_keep_threads_from_commits() -> None:
     assert (readers.most, commits.most) == (READ_THREADS, COMMIT_THREADS)
 
 
+async def test_a_thread_takes_the_next_section_along() -> None:
+    """Sections that wait are run one after the other by the thread that is there, in the order in which they came."""
+    room, seen = Room(), list[int]()
+    async with lanes(1) as threads, anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.commit, room.visit)
+        await until(lambda: room.inside)
+        for number in range(20):
+            tasks.start_soon(threads.commit, lambda number=number: seen.append(number))
+            await ticks(1)
+        room.let_go()
+
+    assert seen == list(range(20))
+
+
+async def test_what_came_before_the_end_is_run() -> None:
+    """Lanes that are closed run all sections that came before they end; so do those that came before they began."""
+    threads, room, seen = Threads(1), Room(), list[str]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.commit, lambda: seen.append("early"))
+        await ticks(3)
+        threads.open(tasks)
+        tasks.start_soon(threads.commit, room.visit)
+        await until(lambda: room.inside)
+        tasks.start_soon(threads.commit, lambda: seen.append("late"))
+        await ticks(3)
+        room.let_go()
+
+    assert seen == ["early", "late"]
+
+
 async def test_cancelling_waits_for_the_thread() -> None:
     """A call whose scope is cancelled returns only when its thread is done."""
     threads, room = Threads(), Room()
@@ -67,7 +111,7 @@ async def test_cancelling_waits_for_the_thread() -> None:
 
     async def visit() -> None:
         try:
-            await threads.commit(room.visit)
+            await threads.read(room.visit)
         finally:
             ended.append(room.inside)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,7 +59,7 @@ class Actor:
         self._host = host
         self._journal = Journal(host.root, rollout_id)
         self._in_hand: list[Message] = []
-        self._last_used = anyio.current_time()
+        self._last_used = time.monotonic()
         self._failure: Exception = StoreClosedError("the store's event loop ended; the outcome of this call is unknown")
         self._turn_began = 0.0
         self._turn_ended = 0.0
@@ -69,7 +70,7 @@ class Actor:
         """How long it has had nothing to do."""
         if self._in_hand or self.mailbox.queued:
             return 0.0
-        return anyio.current_time() - self._last_used
+        return time.monotonic() - self._last_used
 
     async def run(self) -> None:
         """Serve until the mailbox is closed, the actor is idle for long, or the journal must be given up."""
@@ -95,7 +96,7 @@ class Actor:
             self._in_hand = [message]
             if not message.abandoned:
                 await self._serve(message)
-                self._last_used = anyio.current_time()
+                self._last_used = time.monotonic()
             self._in_hand = []
 
     async def _serve(self, message: Message) -> None:
@@ -113,7 +114,8 @@ class Actor:
 
     async def _serve_batch(self, first: Message) -> None:
         budget = self._host.budget
-        await budget.take(first.cost)
+        if not budget.try_take(first.cost):
+            await budget.take(first.cost)
         try:
             if first.abandoned:
                 return
@@ -157,27 +159,27 @@ class Actor:
         """One way to a worker thread and back; again, after a pause on the loop, while another holds the lock."""
         run = self._host.threads.read if reads else self._host.threads.commit
         timeout = self._host.config.lock_timeout
-        deadline = anyio.current_time() + timeout
+        deadline = time.monotonic() + timeout
         await self._be_fair()
         while True:
             try:
                 return await run(function)
             except LockBusyError:
-                if anyio.current_time() >= deadline:
+                if time.monotonic() >= deadline:
                     path = self._host.path / Names.of(self.rollout_id).lock
                     raise LockTimeoutError(str(path), timeout) from None
             finally:
-                self._turn_ended = anyio.current_time()
+                self._turn_ended = time.monotonic()
             await anyio.sleep(random.uniform(*BACK_OFF))  # noqa: S311 - jitter, no secret
 
     async def _be_fair(self) -> None:
         """Leave the lock free for a moment after a long turn, so that another process gets it."""
-        now = anyio.current_time()
+        now = time.monotonic()
         if now - self._turn_ended > PAUSE_SECONDS:
             self._turn_began = now
         elif now - self._turn_began > TURN_SECONDS:
             await anyio.sleep(PAUSE_SECONDS)
-            self._turn_began = anyio.current_time()
+            self._turn_began = time.monotonic()
 
 
 def _for_one(error: Exception | None) -> Exception | None:

@@ -21,6 +21,11 @@ from tokenstore.loop import Bell, Loop
 T = TypeVar("T")
 logger = logging.getLogger("tokenstore")
 UNKNOWN = "the store was closed; the outcome of this call is unknown"
+CLOSED = "the store is closed; build a new TokenCaptureStore"
+
+
+class HostGoneError(StoreClosedError):
+    """The host takes no calls any more, and nothing of this one was done."""
 
 
 class _Crossing(Generic[T]):
@@ -118,7 +123,7 @@ class Gate:
             if not shut:
                 self._crossings.add(crossing)
         if shut:
-            crossing.finish(StoreClosedError("the store is closed; build a new TokenCaptureStore"))
+            crossing.finish(HostGoneError(CLOSED))
 
     def _start(self, crossing: _Crossing[Any]) -> None:
         async def run() -> None:
@@ -131,7 +136,7 @@ class Gate:
         try:
             self.host.start_soon(run)
         except StoreClosedError as error:
-            crossing.finish(error)
+            crossing.finish(HostGoneError(error.problem))
 
     def begin_close(self) -> bool:
         """From anywhere: have the host finish every queued message and end; false if its loop has ended."""
@@ -182,6 +187,11 @@ class HostThread:
         return self._closing or self._failure is not None or not self._thread.is_alive()
 
     @property
+    def is_closing(self) -> bool:
+        """Whether it was closed; else, if it is over, it has died or could not start."""
+        return self._closing
+
+    @property
     def host(self) -> Host | None:
         """The host, once its loop runs."""
         return self._gate.host if self._gate else None
@@ -229,6 +239,10 @@ class HostThread:
         # Seen here, or there after the gate was set: one of both notices the other.
         if self._gate is not None:
             self._gate.begin_close()
+
+    def join_now(self) -> None:
+        """Block until the thread has ended."""
+        self._thread.join()
 
     async def join(self) -> None:
         """Wait until the thread has ended; cancelled, it ends all the same."""

@@ -9,6 +9,8 @@ attributes, builds its message itself, survives pickling, and never holds token 
 | give the rollout up | `ConflictingEntryError`, `TokenCaptureFrozenError`, `TokenCaptureRetiredError` |
 | retry the same call | `LockTimeoutError`, `DurabilityError`, `RemovalError` |
 | look at the disk | `CorruptRolloutError` |
+| mark the call lost, mend the request | `MissingTokensError`, `EngineAnswerError` otherwise |
+| mark the call lost, make a new one | `DisagreeingAnswerError`, `UnfinishedAnswerError`, `EngineFailureError` |
 """
 
 from __future__ import annotations
@@ -144,6 +146,67 @@ class CorruptRolloutError(TokenStoreError, ValueError):
         self.file = file
         self.problem = problem
         super().__init__(f"{file}: {problem}")
+
+
+class EngineAnswerError(TokenStoreError, ValueError):
+    """An engine's answer is not of a form that can be trusted. Do not guess: mark the rollout incomplete.
+
+    Attributes:
+        engine: whose form was read, for example `vllm`.
+        field: where in the answer, for example `choices[0].token_ids`.
+        problem: what is wrong there, without text or tokens.
+        model_call_id: the call.
+        numbers: the counts that the message is about, by name.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        field: str,
+        problem: str,
+        *,
+        model_call_id: str | None = None,
+        numbers: Mapping[str, int] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.field = field
+        self.problem = problem
+        self.model_call_id = model_call_id
+        self.numbers = dict(numbers or {})
+        where = engine if model_call_id is None else f"{engine}, call {_shown(model_call_id)}"
+        super().__init__(f"{where}, {field}: {problem}")
+
+
+class MissingTokensError(EngineAnswerError):
+    """The answer lacks ids or log probabilities. Mend the request with the engine's `request_options`."""
+
+
+class DisagreeingAnswerError(EngineAnswerError):
+    """Two places of one answer contradict each other, so tokens were lost or mixed. Do not train on the rollout."""
+
+
+class UnfinishedAnswerError(EngineAnswerError):
+    """The answer was cut or aborted. Retry it as a new call; `accept_aborted=True` takes an abort that is whole."""
+
+
+class EngineFailureError(EngineAnswerError):
+    """The engine says that it failed. Retry as a new call; `refusal_from_response` tells whether it was a refusal.
+
+    Attributes:
+        status: the HTTP status that the engine names, None if it names none.
+        code: the engine's error code, a word.
+        generated: how many ids had come before it.
+    """
+
+    def __init__(
+        self, engine: str, *, status: int | None, code: str, generated: int, model_call_id: str | None = None
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.generated = generated
+        problem = f"the engine failed with status {status}, code {_shown(code)}, after {generated} generated ids"
+        numbers = {"generated": generated} | ({} if status is None else {"status": status})
+        super().__init__(engine, "error", problem, model_call_id=model_call_id, numbers=numbers)
 
 
 def _shown(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from tokenstore.crossing import Gate, HostThread
+from tokenstore.crossing import Gate, HostGoneError, HostThread
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
 from tokenstore.mailbox import Message
@@ -52,13 +52,13 @@ class Home:
 
     # ------------------------------------------------------------------------------------------ calling
 
-    async def ask(self, rollout_id: str, make_message: Callable[[], Message]) -> Any:
+    async def ask(self, rollout_id: str, message: Message) -> Any:
         """Hand a message to a rollout's actor, here if this loop entered the store, else across; give its answer."""
         local = self._local
         if local is None or not local.host.loop.is_running_here():
-            return await self.run(lambda host: host.ask(rollout_id, make_message()))
+            return await self.run(lambda host: host.ask(rollout_id, message))
         self._check_usable()
-        return await local.host.ask(rollout_id, make_message())
+        return await local.host.ask(rollout_id, message)
 
     async def run(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """Run a function in a task of its host, which waits for its threads and for which the host waits.
@@ -70,12 +70,23 @@ class Home:
         local = self._local
         if local is not None and local.host.loop.is_running_here():
             return await local.cross(function)
-        gate = await self._host_thread().gate_soon()
-        return await gate.cross(function)
+        while True:
+            thread = self._host_thread()
+            try:
+                return await (await thread.gate_soon()).cross(function)
+            except HostGoneError as error:
+                _check_died(thread, error)
+            await thread.join()
 
     def wait(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """Run a function in the daemon thread's host and block until it is done."""
-        return self._host_thread().gate().wait(function)
+        while True:
+            thread = self._host_thread()
+            try:
+                return thread.gate().wait(function)
+            except HostGoneError as error:
+                _check_died(thread, error)
+            thread.join_now()
 
     def _host_thread(self) -> HostThread:
         """The daemon thread with its host, started if there is none that takes calls."""
@@ -154,3 +165,9 @@ class Home:
         """Raise in a child of a fork; before the guard is taken, which the fork may have copied locked."""
         if os.getpid() != self._pid:
             raise StoreClosedError("the store belongs to the process that forked this one; build one of your own here")
+
+
+def _check_died(thread: HostThread, error: HostGoneError) -> None:
+    """Raise for a host that was closed; one that is dying is waited for, and the next one does what it has not."""
+    if thread.is_closing:
+        raise StoreClosedError(error.problem) from None

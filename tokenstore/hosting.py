@@ -50,15 +50,20 @@ class Host:
         """Keep the actors until `close`. Shielded: a cancelled caller must not end what others wait for."""
         try:
             with anyio.CancelScope(shield=True):
-                async with anyio.create_task_group() as self._tasks:
-                    self.running.ring()
-                    try:
-                        await self._closing.wait()
-                    finally:
-                        self.begin_close()  # nobody comes in any more, also when the loop is being torn down
+                async with anyio.create_task_group() as lanes:
+                    self.threads.open(lanes)
+                    await self._keep_actors()
         finally:
             self._tasks = None
             self.root.directory.close()
+
+    async def _keep_actors(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self.running.ring()
+            try:
+                await self._closing.wait()
+            finally:
+                self.begin_close()  # nobody comes in any more, also when the loop is being torn down
 
     async def ask(self, rollout_id: str, message: Message) -> Any:
         """Hand a message to the rollout's actor and wait for its answer.
@@ -67,8 +72,10 @@ class Host:
             StoreClosedError: The store is closed.
         """
         # Looked up and delivered without an await between; who waits for a place in the mailbox keeps the actor.
-        while not await self._actor(rollout_id).mailbox.deliver(message):
-            pass  # the actor had to end before there was a place
+        mailbox = self._actor(rollout_id).mailbox
+        if not mailbox.try_deliver(message):
+            while not await mailbox.deliver(message):
+                mailbox = self._actor(rollout_id).mailbox  # the actor had to end before there was a place
         return await message.wait()
 
     async def pass_by(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
@@ -83,6 +90,7 @@ class Host:
         if actor is None:
             actor = self._actors[rollout_id] = Actor(self, rollout_id)
             self._tasks.start_soon(actor.run)
+            self.threads.keep()
             if self._sweeper is None:
                 self._sweeper = anyio.CancelScope()
                 self._tasks.start_soon(self._sweep, self._sweeper)
@@ -94,6 +102,7 @@ class Host:
             del self._actors[actor.rollout_id]
             if not self._actors:
                 self._stop_sweeper()
+                self.threads.dismiss()
 
     def note_put(self, message: Message) -> None:
         """Keep the time that a put took, for the statistics."""

@@ -49,22 +49,29 @@ class Bell:
     task that has ended is fatal to the loop. So a waiter that leaves takes its event away.
     """
 
+    __slots__ = ("_event", "_rung")
+
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._rung = False
+        self._event: anyio.Event | None = None
 
     @property
     def rung(self) -> bool:
-        """Whether it was rung since anybody left."""
-        return self._event.is_set()
+        """Whether it was rung."""
+        return self._rung
 
     def ring(self) -> None:
         """Wake the waiter, now or as soon as it comes."""
-        self._event.set()
+        self._rung = True
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> None:
         """Wait until it was rung."""
-        try:
-            await self._event.wait()
-        except BaseException:
+        if not self._rung:
             self._event = anyio.Event()
-            raise
+            try:
+                await self._event.wait()
+            except BaseException:
+                self._event = None
+                raise

@@ -40,7 +40,7 @@ Operation = Put | Begin | Solo
 
 @attrs.define(eq=False)
 class Message:
-    """An operation on its way through an actor. Made, and its answer awaited, in the actor's event loop."""
+    """An operation on its way through an actor. Made anywhere, and its answer awaited in the actor's event loop."""
 
     operation: Operation
     cost: int = 0
@@ -163,8 +163,10 @@ def put_message(entry: TokenEntry) -> Message:
     """The message that stores an entry, with an estimate of the bytes of its line."""
     numbers = _ID_BYTES * (len(entry.prompt_token_ids) + len(entry.generation_token_ids))
     numbers += _LOG_PROB_BYTES * len(entry.generation_log_probs)
-    rest = _size([entry.output_items, entry.routed_experts, entry.extra])
-    return Message(Put(entry), _LINE_BYTES + numbers + rest)
+    numbers += _size(entry.output_items) if entry.output_items else 0
+    numbers += _size(entry.extra) if entry.extra else 0
+    numbers += _size([entry.routed_experts]) if entry.routed_experts is not None else 0
+    return Message(Put(entry), _LINE_BYTES + numbers)
 
 
 def begin_message(call_id: str) -> Message:
@@ -172,7 +174,7 @@ def begin_message(call_id: str) -> Message:
     return Message(Begin(call_id), _LINE_BYTES)
 
 
-def _size(values: list[Any]) -> int:
+def _size(values: list[Any] | dict[str, Any]) -> int:
     """Estimate the bytes of JSON values; of a long list, by its first element.
 
     Each list and object is looked at once: one that holds itself, which the codec will refuse, would have no end here.

@@ -43,7 +43,8 @@ class _Removal:
             for rollout_id in self._remaining():
                 tasks.start_soon(self._one, rollout_id, operation, results)
         if synced:
-            await self._host.threads.commit(self._host.root.sync)
+            with anyio.CancelScope(shield=True):
+                await self._host.threads.commit(self._host.root.sync)
         return results
 
     async def _one(self, rollout_id: str, operation: Callable[[Journal], Any], results: dict[str, Any]) -> None:

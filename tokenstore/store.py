@@ -113,7 +113,7 @@ class TokenCaptureStore:
             LockTimeoutError, DurabilityError: Nothing was acknowledged; retry the same call.
         """
         entry = entry_from(entry)
-        await self._ask(entry.rollout_id, partial(put_message, entry))
+        await self._home.ask(entry.rollout_id, put_message(entry))
 
     async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
         """Record that a call is about to be sent, so that its loss can be seen. Again is a no-op.
@@ -124,7 +124,7 @@ class TokenCaptureStore:
         """
         validate_rollout_id(rollout_id)
         validate_model_call_id(model_call_id)
-        await self._ask(rollout_id, partial(begin_message, model_call_id))
+        await self._home.ask(rollout_id, begin_message(model_call_id))
 
     async def refuse_call(self, rollout_id: str, *, model_call_id: str, code: str | None) -> None:
         """Record that the engine refused a call before generating anything. It costs the rollout nothing.
@@ -326,17 +326,14 @@ class TokenCaptureStore:
 
     async def _make_host(self) -> Host:
         """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
-        directory = await Threads().commit(self._disk.open_root, self.root)
+        directory = await Threads().read(self._disk.open_root, self.root)
         root = Root(directory, self.config, self._counters)
         return Host(root, self.root, Threads(root.sections))
 
     async def _do(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
         """Have an operation done alone by the rollout's actor."""
         validate_rollout_id(rollout_id)
-        return await self._ask(rollout_id, lambda: Message(Solo(operation, reads=reads)))
-
-    async def _ask(self, rollout_id: str, make_message: Callable[[], Message]) -> Any:
-        return await self._home.ask(rollout_id, make_message)
+        return await self._home.ask(rollout_id, Message(Solo(operation, reads=reads)))
 
     def _wait(self, rollout_id: str, operation: Callable[[Journal], Any]) -> Any:
         validate_rollout_id(rollout_id)

@@ -6,19 +6,28 @@ uvloop and trio. A call whose scope is cancelled waits for its thread, which a b
 writes is left alone. asyncio's own cancellation does not wait; so only tasks of a host make such calls, which nobody
 cancels in that way before their loop ends.
 
-Commits and reads have limiters of their own. Many commits wait for the disk at once without holding the interpreter,
-while two readers already keep it busy.
+1. Critical sections run in lanes. A lane is a task that goes to a worker thread when there is a section to be run, and
+   comes back when there is none: under load the thread takes the next section along instead of going back to the loop
+   between, and those that end together are told to the loop together. One way there and back costs more than half of
+   what a section itself costs. Lanes rest while there are actors, and end with the last one.
+2. Reads have a limiter of their own. Many sections wait for the disk at once without holding the interpreter, while two
+   readers already keep it busy.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
+import anyio.abc
 import anyio.to_thread
+import attrs
 from aiofiles.os import wrap
+
+from tokenstore.loop import Bell, Loop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -46,6 +55,22 @@ def _apply(function: Callable[[], T]) -> T:
 _in_thread = wrap(_apply)
 
 
+@attrs.define(eq=False)
+class _Job:
+    """A function on its way through a worker thread."""
+
+    function: Callable[[], Any]
+    result: Any = None
+    error: BaseException | None = None
+    done: Bell = attrs.field(factory=Bell)
+
+    def run(self) -> None:
+        try:
+            self.result = self.function()
+        except BaseException as error:  # whatever it is, it belongs to the task that waits
+            self.error = error
+
+
 class Threads:
     """The worker threads of one host. Make it inside the host's event loop.
 
@@ -54,12 +79,29 @@ class Threads:
     """
 
     def __init__(self, commits: int = COMMIT_THREADS) -> None:
-        self._commits = _WorkerThreads(anyio.CapacityLimiter(min(commits, COMMIT_THREADS)))
+        self._limit = min(commits, COMMIT_THREADS)
+        self._commits = _WorkerThreads(anyio.CapacityLimiter(self._limit))
         self._reads = _WorkerThreads(anyio.CapacityLimiter(READ_THREADS))
+        self._loop = Loop()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._lanes = 0
+        self._kept = False
+        self._resting: list[Bell] = []
+        self._jobs: deque[_Job] = deque()
+        self._finished: deque[_Job] = deque()
+        self._announced = False
+
+    # ------------------------------------------------------------------------------------------ for callers
 
     async def commit(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """Run a critical section in a worker thread. Cancelling waits for it: it is never left half-way."""
-        return await self._run(self._commits, partial(function, *args))
+        """Run a critical section in a lane. Shield it where somebody may cancel: it is never left half-way."""
+        job = _Job(partial(function, *args) if args else function)
+        self._jobs.append(job)
+        self._rouse()
+        await job.done.wait()
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.result)
 
     async def read(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a reading function in one of the two threads for readers."""
@@ -68,3 +110,60 @@ class Threads:
     @staticmethod
     async def _run(threads: _WorkerThreads, function: Callable[[], T]) -> T:
         return cast("T", await _in_thread(function, loop=cast("Any", threads)))
+
+    # ------------------------------------------------------------------------------------------ lanes
+
+    def open(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Run lanes in a task group, which waits for them; sections that came before have waited for this."""
+        self._tasks = tasks
+        for _ in self._jobs:
+            self._rouse()
+
+    def keep(self) -> None:
+        """Let lanes rest where there is nothing to be done, since more will come soon."""
+        self._kept = True
+
+    def dismiss(self) -> None:
+        """Let lanes end where there is nothing to be done."""
+        self._kept = False
+        while self._resting:
+            self._resting.pop().ring()
+
+    def _rouse(self) -> None:
+        """Send a lane for the next section, unless all are on their way."""
+        if self._resting:
+            self._resting.pop().ring()
+        elif self._tasks is not None and self._lanes < self._limit:
+            self._lanes += 1
+            self._tasks.start_soon(self._lane)
+
+    async def _lane(self) -> None:
+        # No await between the last look and the end: nobody can count on this lane and leave a section to it.
+        while self._jobs or self._kept:
+            if self._jobs:
+                await self._run(self._commits, self._work)
+            else:
+                bell = Bell()
+                self._resting.append(bell)
+                await bell.wait()
+        self._lanes -= 1
+
+    def _work(self) -> None:
+        """In a worker thread: run sections until there are none."""
+        while self._jobs:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:  # another thread was faster
+                return
+            job.run()
+            self._finished.append(job)
+            # Seen as set, it is not yet taken back by `_announce`, which then finds this job too.
+            if not self._announced:
+                self._announced = True
+                self._loop.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        """In the loop: wake all whose sections have ended."""
+        self._announced = False
+        while self._finished:
+            self._finished.popleft().done.ring()

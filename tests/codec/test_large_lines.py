@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.samples import entry, line_of, quick_difference, vouched
+from tests.samples import entry, line_of, vouched
 from tokenstore.codec import DamagedLineError, LineHead, UnacceptableLineError, decode_line, inspect_line, loads
 from tokenstore.codec.checks import SLICE
 from tokenstore.codec.line import _LARGE_LINE
@@ -64,7 +64,7 @@ def test_comes_back(prompt: int, generation: int, checksum: bool) -> None:
     stored = decode_line(line, "r")
 
     assert len(line) > _LARGE_LINE
-    assert quick_difference(made, stored.entry) is None
+    assert first_difference(made, stored.entry) is None
     assert members["prompt_token_ids"] == made.prompt_token_ids
     assert members["generation_log_probs"] == made.generation_log_probs
     assert inspect_line(line, "r") == LineHead("c0", None)

@@ -83,6 +83,15 @@ class TestJson:
         with pytest.raises(ValueError, match=r"."):
             loads(data)
 
+    def test_members_of_one_name_are_refused_on_request(self) -> None:
+        """Two members of one name are read as most readers do, or refused, at any depth, where that is asked for."""
+        text = '[{"a":1,"b":{"a":2,"a":2}}]'
+
+        assert loads(text) == [{"a": 1, "b": {"a": 2}}]
+        assert loads('{"a":{"a":1}}', unique_keys=True) == {"a": {"a": 1}}
+        with pytest.raises(ValueError, match="two members of one name"):
+            loads(text, unique_keys=True)
+
     @pytest.mark.parametrize("text", ["-0.0", "5e-324", "1.7976931348623157e308", "-1.25e-5", "-0.0000125", "0", "2e0"])
     def test_numbers_keep_their_bits(self, text: str) -> None:
         """A number is read as the double that Python reads, and an integer stays one."""

@@ -125,7 +125,7 @@ class Facts:
     def after_power_cut(self) -> Facts:
         """What was only possible may now be a hole in its file."""
         torn = {kind for kind, names in _FILES.items() if any(getattr(self, name).maybe for name in names)}
-        return attrs.evolve(self, torn=self.torn | torn)
+        return self if torn <= self.torn else attrs.evolve(self, torn=self.torn | torn)
 
 
 _BELIEFS = ("entries", "begun", "refusals", "marks", "conflicts")
@@ -170,6 +170,9 @@ def _ways(facts: Facts, question: Question) -> Iterator[Facts]:
     call = question.call
     entries = [stored for stored in facts.entries.maybe if stored[0] == call]
     refusals = [refused for refused in facts.refusals.maybe if refused[0] == call]
+    if not entries and not refusals:
+        yield facts
+        return
     bare = attrs.evolve(facts, entries=facts.entries.without(entries), refusals=facts.refusals.without(refusals))
     yield bare
     if bare.stored(call) is None and not bare.refused(call):

@@ -65,7 +65,7 @@ class Ledger:
     def after_power_cut(self) -> Ledger:
         """The ledger when what was only possible may have become a hole."""
         torn = {rollout: frozenset(way.after_power_cut() for way in ways) for rollout, ways in self.ways.items()}
-        return attrs.evolve(self, ways=torn)
+        return Ledger(torn, self.pending)
 
     def surely(self, status: str, rollout: str) -> bool:
         """Whether a rollout can stand in no other way."""
@@ -111,7 +111,7 @@ class Ledger:
             pending += (plain,)
         if isinstance(plain, Removal) and plain.delete and "unknown" not in answers:
             pending = tuple(other for other in pending if not touched & {rollout for rollout, _ in other.asked})
-        return attrs.evolve(self, pending=pending)
+        return Ledger(self.ways, pending)
 
 
 def _superseded(operation: Operation, touched: set[str]) -> bool:

@@ -8,9 +8,6 @@ as fit, in an order drawn from the seed, with some of their states, drawn too.
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -63,13 +60,6 @@ class Tally:
     distinct: int = 0
     runs: int = 0
     findings: list[Finding] = attrs.field(factory=list)
-
-    def add(self, other: Tally) -> None:
-        """Add up."""
-        self.states += other.states
-        self.distinct += other.distinct
-        self.runs += other.runs
-        self.findings += other.findings
 
 
 class Search:
@@ -128,26 +118,6 @@ class Search:
             Aftermath(disk.after_kill(), ledger, self.scenario.rollouts, self.scenario.configs).check(self._recovered)
         except WrongError as error:
             self.tally.findings.append(Finding(run, point.step, policy, seed, str(error), point.label))
-
-
-def search_all(states: int, seed: int = 0, processes: int = 1) -> dict[str, Tally]:
-    """Search all scenarios, about so many states together; the same seed looks at the same states.
-
-    Args:
-        states: How many, evenly over the scenarios; the runs without a trouble are whole in any case.
-        seed: Draws the troubles and their states.
-        processes: How many work at once.
-    """
-    share = states // len(SCENARIOS)
-    # Not forked: the parent may run threads.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        tallies = {name: pool.submit(_search_one, name, seed, share) for name in SCENARIOS}
-        return {name: tally.result() for name, tally in tallies.items()}
-
-
-def _search_one(name: str, seed: int, states: int) -> Tally:
-    logging.getLogger("tokenstore").setLevel(logging.ERROR)  # what recovery cuts off is no news here
-    return Search(name, seed).go(states)
 
 
 def replay(finding: Finding) -> None:

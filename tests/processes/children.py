@@ -7,7 +7,6 @@ import atexit
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.children import TOP, Child
+from tests.children import Child, start_module
 from tests.loops import HeldDisk, run_in
 from tests.samples import entry
 from tokenstore import StoreClosedError, TokenCaptureStore
@@ -27,15 +26,7 @@ from tokenstore.journal.disk import OsDisk
 
 def start(name: str, *arguments: object) -> Child:
     """Start a process that runs a function of this module."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "tests.processes.children", name, *map(str, arguments)],
-        cwd=TOP,
-        env={**os.environ, "PYTHONPATH": str(TOP), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    return Child(process)
+    return start_module("tests.processes.children", name, *arguments)
 
 
 def say(*words: object) -> None:

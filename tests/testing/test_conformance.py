@@ -43,20 +43,20 @@ async def test_in_memory_store(check: str) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-async def test_entered_file_store(check: str, tmp_path: Path) -> None:
+async def test_entered_file_store(check: str, memory_path: Path) -> None:
     """The file store keeps every promise while it is entered."""
     async with AsyncExitStack() as stack:
 
         async def make() -> TokenCaptureStore:
-            return await stack.enter_async_context(TokenCaptureStore(tmp_path / "root"))
+            return await stack.enter_async_context(TokenCaptureStore(memory_path / "root"))
 
         await run_check(check, make, make)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-async def test_file_store_never_entered(check: str, tmp_path: Path) -> None:
+async def test_file_store_never_entered(check: str, memory_path: Path) -> None:
     """The file store keeps every promise when nobody enters it."""
-    make = partial(TokenCaptureStore, tmp_path / "root")
+    make = partial(TokenCaptureStore, memory_path / "root")
 
     await run_check(check, make, make)
 

@@ -1,4 +1,4 @@
-"""The command line: `tokenstore demo | ingest | ls | show | verify | repair`.
+"""The command line: `tokenstore demo | ingest | ls | show | export | verify | repair`.
 
 Each sub-command is one file with `add_parser` and `run`. Exit statuses: 0 all done, 1 something was refused, failed or
 needs attention, 2 wrong usage, 130 interrupted, 141 the reader of the output has gone. Expected errors are one line on
@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from tokenstore.cli import demo, ingest, ls, repair, show, verify
+from tokenstore.cli import demo, export, ingest, ls, repair, show, verify
 from tokenstore.cli.common import CommandError, explain
 from tokenstore.cli.output import Output
 from tokenstore.errors import TokenStoreError
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tokenstore {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (demo, ingest, ls, show, verify, repair):
+    for command in (demo, ingest, ls, show, export, verify, repair):
         command.add_parser(commands)
     return parser
 

@@ -57,7 +57,8 @@ def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[flo
         part = given
         if set(map(type, part)) - {float}:
             part = [_plain_float(value, len(floats) + at, field, call_id) for at, value in enumerate(part)]
-        if not all(map(math.isfinite, part)):
+        # A sum is finite only if all are, at the speed of C; one that is not may be of finite values all the same.
+        if not math.isfinite(sum(part)) and not all(map(math.isfinite, part)):
             at = next(at for at, value in enumerate(part) if not math.isfinite(value))
             _refuse(field, f"position {len(floats) + at} holds {part[at]}, it must be finite", call_id)
         floats.extend(part)

@@ -12,7 +12,7 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from tokenstore.codec.plain import decode_entry, dumps, encode_entry, loads, loa
 from tokenstore.codec.prompts import KnownPrompt, PromptBase
 from tokenstore.errors import InvalidEntryError, InvalidRolloutIdError
 from tokenstore.ids import recordable_call_id
-from tokenstore.records import SCHEMA_VERSION, TokenEntry
+from tokenstore.records import ENTRY_FIELDS, SCHEMA_VERSION, TokenEntry
 
 T = TypeVar("T")
 
@@ -34,6 +34,9 @@ _LARGE_LINE = 32 * SLICE
 """Bytes from which a line's arrays are read in slices."""
 _PROMPT_KEYS = ("prompt_base", "prompt_rest", "prompt_token_ids")
 _ARRAYS = ("generation_log_probs", "generation_token_ids")
+_BEFORE = tuple(name for name in sorted(ENTRY_FIELDS) if name < _PROMPT_KEYS[0])
+_AFTER = tuple(name for name in sorted(ENTRY_FIELDS) if name > _PROMPT_KEYS[-1])
+_BEFORE_AND_AFTER = frozenset({*_BEFORE, *_AFTER})
 _SLICED_KEYS = (b"generation_log_probs", b"generation_token_ids", b"prompt_rest", b"prompt_token_ids")
 
 
@@ -79,13 +82,12 @@ class Draft:
         del fields["prompt_token_ids"]
         fields.update(generation_token_ids=generation, generation_log_probs=log_probs)
         members: dict[str, bytes] = {}
-        for _, names in groupby(sorted(fields), key=lambda name: _place(name, fields[name])):
-            run = {name: fields[name] for name in names}
-            first = next(iter(run))
-            if first in _ARRAYS and len(run[first]) > SLICE:
-                members[first] = _member(first, _encode_numbers(run[first]))
+        for run in _runs(fields):
+            first = run[0]
+            if first in _ARRAYS and len(fields[first]) > SLICE:
+                members[first] = _member(first, _encode_numbers(fields[first]))
             else:
-                members[first] = encode_members(run, self.entry.model_call_id)
+                members[first] = encode_members({name: fields[name] for name in run}, self.entry.model_call_id)
         return members
 
     @property
@@ -107,10 +109,10 @@ class Draft:
         """
         members = dict(self._members)
         if base is None:
-            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(self._ids))
+            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(self._ids.tolist()))
         else:
             members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
-            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(self._ids[base.length :]))
+            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(self._ids[base.length :].tolist()))
         body = b"{" + b",".join([members[name] for name in sorted(members)])
         line = body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
         if len(line) > self.max_entry_bytes:
@@ -327,8 +329,15 @@ def _structure_base(value: dict[str, Any], *, vouched: bool) -> PromptBase | Non
     return PromptBase.structure(value.pop("prompt_base", None))
 
 
+def _runs(fields: dict[str, Any]) -> Iterable[Sequence[str]]:
+    """The names of members that are encoded together; see `Draft._encode`."""
+    if len(fields["generation_token_ids"]) <= SLICE and fields.keys() <= _BEFORE_AND_AFTER:
+        return _BEFORE, [name for name in _AFTER if name in fields]
+    return [list(run) for _, run in groupby(sorted(fields), key=lambda name: _place(name, fields[name]))]
+
+
 def _place(name: str, value: Any) -> tuple[int, str]:
-    """What tells one run of members from the next; see `Draft._encode`."""
+    """What tells one run of members from the next."""
     alone = name in _ARRAYS and len(value) > SLICE
     return sum(name > own for own in _PROMPT_KEYS), name if alone else ""
 
@@ -337,5 +346,7 @@ def _member(name: str, value: bytes) -> bytes:
     return b'"%b":%b' % (name.encode(), value)
 
 
-def _encode_numbers(values: Sequence[int | float]) -> bytes:
-    return b"[" + b",".join([dumps(list(part))[1:-1] for part in slices(values)]) + b"]"
+def _encode_numbers(values: list[int] | list[float]) -> bytes:
+    if len(values) <= SLICE:
+        return dumps(values)
+    return b"[" + b",".join([dumps(part)[1:-1] for part in slices(values)]) + b"]"

@@ -33,15 +33,19 @@ def loads_vouched(data: bytes) -> Any:
     return ujson.loads(data)
 
 
-def loads(data: bytes | str) -> Any:
+def loads(data: bytes | str, *, unique_keys: bool = False) -> Any:
     """Read anybody's JSON strictly: UTF-8 and RFC 8259, no `NaN`, no number beyond a double.
+
+    Args:
+        data: The text.
+        unique_keys: Refuse an object with two members of one name, of which parsers keep one or the other.
 
     Raises:
         ValueError: It is not well-formed.
         RecursionError: It is nested deeper than the interpreter can read.
     """
     text = data if isinstance(data, str) else data.decode()
-    return _decoder.decode(text)
+    return (_unique_decoder if unique_keys else _decoder).decode(text)
 
 
 def _refuse(text: str) -> NoReturn:
@@ -55,7 +59,15 @@ def _finite(text: str) -> float:
     return number
 
 
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("an object has two members of one name")
+    return found
+
+
 _decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_unique_decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique)
 
 
 def _as_it_is(value: Any, _: Any) -> Any:

@@ -43,11 +43,10 @@ def parse_state(data: bytes) -> State:
     if not isinstance(value, dict):
         return State(incomplete=True, damage=("state_lost",))
     # What cannot be written again, such as half a surrogate pair, would make every later write of this state fail.
-    kept = {name: item for name, item in value.items() if _is_writable({name: item})}
-    known = {name: kept[name] for name in _FIELDS if name in kept}
+    writable = _is_writable(value)
+    kept = value if writable else {name: item for name, item in value.items() if _is_writable({name: item})}
     ours = kept.get(OUR_KEY, {})
-    state, intact = _build(known, ours if isinstance(ours, dict) else {})
-    state = attrs.evolve(state, unknown=_unknown(kept, ours))
+    state, intact = _build(kept, ours if isinstance(ours, dict) else {}, _unknown(kept, ours))
     if intact and isinstance(ours, dict) and len(kept) == len(value):
         return state
     return attrs.evolve(state, incomplete=True, damage=tuple(dict.fromkeys([*state.damage, "state_lost"])))
@@ -60,9 +59,9 @@ def _unknown(value: dict[str, Any], ours: Any) -> dict[str, Any]:
     return {**unknown, OUR_KEY: later} if later else unknown
 
 
-def _build(known: dict[str, Any], ours: dict[str, Any]) -> tuple[State, bool]:
+def _build(known: dict[str, Any], ours: dict[str, Any], unknown: dict[str, Any]) -> tuple[State, bool]:
     """Take the values of the right kind, and tell whether all were."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"unknown": unknown}
     intact = True
     for name, kind in (("frozen", bool), ("retired", bool), ("incomplete", bool), ("snapshot_id", str)):
         if isinstance(known.get(name, kind()), kind):

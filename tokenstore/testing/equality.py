@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 from tokenstore.records import ENTRY_FIELDS, TokenEntry
@@ -38,10 +40,20 @@ def _json_difference(expected: Any, given: Any, name: str) -> str | None:
         elif isinstance(wanted, list | tuple) and isinstance(found, list | tuple):
             if len(wanted) != len(found):
                 return f"{place} (its length)"
+            if _same_run(wanted, found):
+                continue
             waiting.extend((*pair, f"{place}[{at}]") for at, pair in enumerate(zip(wanted, found, strict=True)))
         elif not _same_scalar(wanted, found):
             return place
     return None
+
+
+def _same_run(expected: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Whether both are the same ints, or the same floats, and nothing else: token arrays, compared at C speed."""
+    kinds = {*map(type, expected), *map(type, given)}
+    if kinds == {int}:
+        return list(expected) == list(given)
+    return kinds == {float} and array("d", expected).tobytes() == array("d", given).tobytes()
 
 
 def _same_scalar(expected: object, given: object) -> bool:

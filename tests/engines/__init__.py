@@ -1,0 +1,1 @@
+"""Tests of what turns engines' answers into entries."""

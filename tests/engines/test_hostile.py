@@ -1,0 +1,116 @@
+"""Whatever stands in an answer, it is refused by the errors that say so, quickly, and never taken for tokens."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engines.damage import paths
+from tests.engines.dialects import DIALECTS, IDS, SMALL
+from tests.samples import nested
+from tokenstore.engines import llama_cpp, responses, sglang, vllm
+from tokenstore.errors import EngineAnswerError, InvalidEntryError
+
+ENGINES = (vllm, sglang, responses, llama_cpp)
+SOME = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+
+
+class Liar:
+    """Stands in for an object of a client library that dumps to nonsense."""
+
+    def model_dump(self) -> Any:
+        """Give no mapping."""
+        return 7
+
+
+HOSTILE: list[Any] = [
+    *(None, True, False, 0, -1, 1.5, math.nan, math.inf, -math.inf, 2**63, -(2**70), 10**400, "", "7", "token_id:5"),
+    *([], {}, [[]], [None], [True], [-1], [1.0], ["5"], [[5, 6]], [{}], [math.nan], [2**32], {"": None}, {"5": 5}),
+    *(b"\x00", object(), Liar(), {"error": None}, {"content": [{}]}, {"type": "abort"}, "\ud800", nested(2000)),
+]
+"""What a field may hold that it must not."""
+
+
+def may_stand_for(value: Any, number: Any) -> bool:
+    """Whether a value is as good an id, or log probability, as the one it replaces."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    good_log_prob = isinstance(number, float) and -math.inf < value <= 0
+    return good_log_prob or (type(number) is int and type(value) is int and 0 <= value < 2**32)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_any_value_in_any_place(name: str, stream: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Every hostile value in every place of an answer gives the same tokens or an error of the right kind."""
+    dialect = DIALECTS[name]
+    sound = dialect.chunks(SMALL, [2]) if stream else dialect.whole(SMALL)
+    read = dialect.read_stream if stream else dialect.read
+    wrong = []
+
+    for path in paths(sound):
+        for value in HOSTILE:
+            body = holder = copy.deepcopy(sound)
+            for key in path[:-1]:
+                holder = holder[key]
+            if type(holder[path[-1]]) is type(value) and isinstance(value, int | float):
+                continue  # a number for a number may be a good one
+            holder[path[-1]] = value
+            try:
+                entry = read(SMALL, body)
+            except (EngineAnswerError, InvalidEntryError):
+                continue
+            if not SMALL.same(entry):
+                wrong.append((path, value))
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.ENGINE)
+@pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: type(answer).__name__)
+def test_any_value_as_an_answer(engine: Any, answer: Any) -> None:
+    """What is no answer at all is refused, whole and as a chunk."""
+    with pytest.raises(EngineAnswerError):
+        engine.entry_from_response(answer, **IDS)
+    assembler = engine.StreamAssembler(**IDS)
+    with pytest.raises(EngineAnswerError):
+        assembler.feed(answer)
+        assembler.entry()
+
+
+@SOME
+@given(answer=st.binary(max_size=40) | st.text(max_size=40).map(str.encode), engine=st.sampled_from(ENGINES))
+def test_any_bytes_as_an_answer(answer: bytes, engine: Any) -> None:
+    """Bytes that are no answer are refused, whole and as the body of a stream."""
+    with pytest.raises(EngineAnswerError):
+        engine.entry_from_response(answer, **IDS)
+    assembler = engine.StreamAssembler(**IDS)
+    with pytest.raises(EngineAnswerError):
+        assembler.feed(answer)
+        assembler.entry()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, '{"choices":[' + "1," * 10**5])
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.ENGINE)
+def test_deep_and_endless_texts(engine: Any, text: str) -> None:
+    """Texts that a parser chokes on are refused like any other."""
+    with pytest.raises(EngineAnswerError):
+        engine.entry_from_response(text, **IDS)
+
+
+def test_errors_hold_neither_tokens_nor_text() -> None:
+    """Messages name places and numbers; what was generated stays out of logs."""
+    body = DIALECTS["vllm chat"].whole(SMALL)
+    body["choices"][0]["message"]["content"] = "a secret"
+    body["choices"][0]["token_ids"] = [5, "a secret", 7, 6]
+
+    with pytest.raises(EngineAnswerError) as caught:
+        vllm.entry_from_response(body, **IDS)
+
+    assert "secret" not in str(caught.value)
+    assert caught.value.field == "choices[0].token_ids[1]"

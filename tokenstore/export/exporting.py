@@ -1,0 +1,204 @@
+"""`export`: rollout by rollout into parts, and the parts into one file.
+
+| what goes wrong with a rollout | then |
+|---|---|
+| it is not there, retired, unreadable, or cannot be given as trajectories | it is listed, the others are exported |
+| its lock stays held, or the disk fails | raised: no file is made, and the next run goes on from the parts |
+| it was retired since the listing, and nobody named it | it is left out |
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import anyio
+import attrs
+
+from tokenstore.errors import TokenCaptureRetiredError, TokenStoreError
+from tokenstore.export import jsonl, npz, parquet
+from tokenstore.export.columns import Recipe, Records, Row, packed_bytes
+from tokenstore.export.work import Stamp, Work
+from tokenstore.ids import validate_rollout_ids
+from tokenstore.journal.disk import OsDirectory
+from tokenstore.records import RolloutStatus
+from tokenstore.store import TokenCaptureStore
+from tokenstore.threads import Threads
+from tokenstore.trajectories import Duplicates, Strategy
+
+Format = Literal["jsonl", "parquet", "npz"]
+"""How an export is written."""
+FORMATS: Mapping[Format, ModuleType] = {"jsonl": jsonl, "parquet": parquet, "npz": npz}
+"""The module of each format; all have `check`, `write` and `merge`."""
+PART_BYTES = 64 * 1024 * 1024
+"""Packed bytes of a part: some seconds of work, which is what a kill can cost."""
+
+
+@attrs.frozen(kw_only=True)
+class ExportReport:
+    """What became of an export."""
+
+    path: Path
+    """The file."""
+    bytes: int
+    """Its size."""
+    rollouts: int
+    """Rollouts in it."""
+    rows: int
+    """Entries or trajectories in it."""
+    resumed: int
+    """Rollouts that an earlier run had exported."""
+    failed: Mapping[str, str]
+    """Rollouts that could not be exported, and why."""
+
+
+async def export(
+    store: TokenCaptureStore,
+    path: str | os.PathLike[str],
+    *,
+    format: Format,  # noqa: A002 - the word for it
+    records: Records = "entries",
+    rollouts: Sequence[str] = (),
+    strategy: Strategy = "prefix",
+    duplicates: Duplicates = "supersede",
+    progress: Callable[[int, int], object] = lambda _done, _total: None,
+) -> ExportReport:
+    """Write rollouts to a file, which appears under its name when it is whole and durable.
+
+    A run that was killed or failed is gone on with by running it again with the same arguments. Cancelling waits for
+    the part that is being written.
+
+    Args:
+        store: Where the rollouts are; it is not changed.
+        path: The file; one that is there is replaced at the end.
+        format: `"jsonl"`, `"parquet"` or `"npz"`.
+        records: `"entries"`, or `"trajectories"`: those of every rollout, trainable or not, with the verdict beside.
+        rollouts: Ids of the rollouts to export; none means all that are not retired.
+        strategy: How trajectories are built, see `trajectories.build`.
+        duplicates: The same.
+        progress: Called with the number of rollouts done and of all.
+
+    Returns:
+        What was exported. Look at `failed`.
+
+    Raises:
+        ExportBusyError: Another export to this file is running.
+        ModuleNotFoundError: The format's package is not installed; the message says how to install it.
+        LockTimeoutError, OSError: A rollout could not be read now, or the file not be written; run it again.
+    """
+    FORMATS[format].check()
+    recipe = Recipe(records, strategy, duplicates)
+    wanted = validate_rollout_ids(rollouts)
+    now = await _stamps(store, wanted)
+    plan = {**attrs.asdict(recipe), "format": format, "root": str(store.root.absolute()), "rollouts": sorted(wanted)}
+    threads = Threads()
+    work = await threads.commit(_begin, Path(path), {"export": plan})
+    try:
+        await threads.commit(work.keep, now)
+        exporting = _Exporting(store, threads, work, recipe, FORMATS[format])
+        await exporting.run(now, wanted, progress)
+        return await exporting.finish(Path(path))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await threads.commit(work.close)
+
+
+def _begin(path: Path, plan: Mapping[str, Any]) -> Work:
+    if path.is_dir():  # to be told now, not when all is done
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    directory = OsDirectory(path.parent)
+    try:
+        return Work(directory, path.name, plan)
+    except BaseException:
+        directory.close()
+        raise
+
+
+async def _stamps(store: TokenCaptureStore, wanted: Sequence[str]) -> dict[str, Stamp]:
+    """List the rollouts to be exported, in the order of their ids."""
+    names = set(wanted)
+    found = [
+        status
+        async for status in store.rollouts()
+        if (status.rollout_id in names if names else status.state != "retired")
+    ]
+    return {status.rollout_id: _stamp(status) for status in sorted(found, key=lambda status: status.rollout_id)}
+
+
+def _stamp(status: RolloutStatus) -> Stamp:
+    return status.state, status.calls, status.bytes, status.incomplete
+
+
+class _Exporting:
+    """One run: the rows of the next part, and what was counted."""
+
+    def __init__(
+        self, store: TokenCaptureStore, threads: Threads, work: Work, recipe: Recipe, module: ModuleType
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._work = work
+        self._recipe = recipe
+        self._format = module
+        self._resumed = {name for part in work.parts for name in part.rollouts}
+        self._failed: dict[str, str] = {}
+        self._rows: list[Row] = []
+        self._rollouts: dict[str, Stamp] = {}
+
+    async def run(
+        self, now: Mapping[str, Stamp], wanted: Sequence[str], progress: Callable[[int, int], object]
+    ) -> None:
+        """Put what is missing into parts."""
+        self._failed = {name: "there is no such rollout" for name in wanted if name not in now}
+        waiting = [name for name in now if name not in self._resumed]
+        progress(len(self._resumed), len(now))
+        size = 0
+        for done, rollout_id in enumerate(waiting, len(self._resumed) + 1):
+            size += await self._take(rollout_id, now[rollout_id], named=bool(wanted))
+            if size >= PART_BYTES:
+                await self._flush()
+                size = 0
+            progress(done, len(now))
+        if self._rollouts or not self._work.parts:
+            await self._flush()
+
+    async def finish(self, path: Path) -> ExportReport:
+        """Make the file of the parts."""
+        size = await self._threads.commit(self._work.finish, self._format.merge)
+        return ExportReport(
+            path=path,
+            bytes=size,
+            rollouts=sum(len(part.rollouts) for part in self._work.parts),
+            rows=sum(part.rows for part in self._work.parts),
+            resumed=len(self._resumed),
+            failed=self._failed,
+        )
+
+    async def _take(self, rollout_id: str, stamp: Stamp, *, named: bool) -> int:
+        """Make rows of a rollout, and return the memory that they take."""
+        try:
+            snapshot = await self._store.peek(rollout_id)
+            rows = await self._threads.read(self._recipe.rows, snapshot)
+        except TokenCaptureRetiredError as error:
+            if named:
+                self._failed[rollout_id] = str(error)
+            return 0
+        except TokenStoreError as error:
+            if isinstance(error, OSError):
+                raise
+            self._failed[rollout_id] = str(error)
+            return 0
+        self._rows += rows
+        self._rollouts[rollout_id] = stamp
+        return sum(map(packed_bytes, rows))
+
+    async def _flush(self) -> None:
+        rows, rollouts = self._rows, self._rollouts
+        self._rows, self._rollouts = [], {}
+        write = partial(self._format.write, columns=self._recipe.columns, rows=rows, note=attrs.asdict(self._recipe))
+        await self._threads.commit(self._work.add, rollouts, len(rows), write)
