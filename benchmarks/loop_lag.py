@@ -52,7 +52,7 @@ def measure(run: Run) -> Values:
     values: Values = {}
     for shape, count, puts in CASES:
         case = f"{shape}, C = {count}"
-        rollouts = rollouts_of(shape, run.size(count, 8), 1 + run.size(puts, 1))
+        rollouts = rollouts_of(shape, run.size(count, 4), 1 + run.size(puts, 1))
         steps = [partial(_idle, run.size(1.0, 0.1)), partial(_beside_threads, run, rollouts)]
         steps += [partial(_loaded, run, contender, rollouts) for contender in run.contenders]
         for step in run.turn(steps):

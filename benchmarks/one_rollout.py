@@ -35,7 +35,7 @@ def targets() -> list[Target]:
 
 def measure(run: Run) -> Values:
     """Measure every contender with the same batches."""
-    repeats = run.size(REPEATS, 2)
+    repeats = run.size(REPEATS, 1)
     batches = [rollout_of(SMALL, "rollout", PUTS, first=number * PUTS) for number in range(repeats + 1)]
     steps = [
         (ENCODING, partial(_encode, batches)),

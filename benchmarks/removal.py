@@ -47,7 +47,7 @@ def targets() -> list[Target]:
 
 def measure(run: Run) -> Values:
     """Measure each way of removing beside what it must do at least."""
-    count = run.size(COUNT, 100)
+    count = run.size(COUNT, 30)
     steps: list[Callable[[], Values]] = [
         partial(_fences, run, count),
         partial(_unlinking, run, count),

@@ -60,39 +60,43 @@ def targets() -> list[Target]:
 
 
 def measure(run: Run) -> Values:
-    """Measure open rollouts in a process of their own, then idling, then a large directory."""
+    """Measure open rollouts in processes of their own, then idling, then a large directory."""
     values: Values = {}
-    for who, what, value in in_child(many_open, run.place(), run.size(OPEN, 50)):
-        values[Key(OPEN_CASE, who, what)] = value
+    root, count = run.place(), run.size(OPEN, 50)
+    for who, footprint in ((WAITING, waiting), (RETIRED, retired)):
+        for what, value in in_child(footprint, root, count):
+            values[Key(OPEN_CASE, who, what)] = value
     for entries in (SHORT, LONG):
-        found = anyio.run(_after_idling, run.place(), entries, run.size(50, 3), backend="asyncio")
+        found = anyio.run(_after_idling, run.place(), entries, run.size(20, 1), backend="asyncio")
         for who, seconds in zip(("first", "warm"), found, strict=True):
             values[Key(IDLE_CASE, f"{entries} entries, {who}", "ms")] = seconds * 1e3
     for count in (FEW, IN_DIRECTORY):
-        values.update(_directory(run, count, run.size(count, count // 100)))
+        values.update(_directory(run, count, run.size(count, 100)))
     return values
 
 
-def many_open(root: Path, count: int) -> list[tuple[str, str, float]]:
-    """Open that many rollouts and give memory and descriptors while their actors wait, and when these have gone."""
-    return anyio.run(_many_open, root, count, backend="asyncio")
+def waiting(root: Path, count: int) -> list[tuple[str, float]]:
+    """Write that many rollouts, and give memory and descriptors while all their actors wait for more."""
+    rollouts = rollouts_of(SHAPE, count, CALLS)
+    return anyio.run(_footprint, root, rollouts, NEVER, backend="asyncio")
 
 
-async def _many_open(root: Path, count: int) -> list[tuple[str, str, float]]:
+def retired(root: Path, count: int) -> list[tuple[str, float]]:
+    """Put once more to each of the rollouts that are there, and give the same when their actors have gone."""
+    rollouts = [rollout_of(SHAPE, f"rollout-{number:05d}", 1, first=CALLS) for number in range(count)]
+    return anyio.run(_footprint, root, rollouts, IDLE_SECONDS, backend="asyncio")
+
+
+async def _footprint(root: Path, rollouts: list[list[TokenEntry]], idle_seconds: float) -> list[tuple[str, float]]:
     await _put_waves(root.with_name("warm-up"), rollouts_of(SHAPE, 50, CALLS))  # imports, threads and their stacks
-    rollouts = rollouts_of(SHAPE, count, CALLS + 1)
-    before, found = resident_bytes(), []
-    async with TokenCaptureStore(root, config=StoreConfig(idle_seconds=NEVER)) as store:
-        descriptors = await _put_all(store, [entries[:CALLS] for entries in rollouts])
-        found.append((WAITING, "KB a rollout", (resident_bytes() - before) / count / 1e3))
-        found.append((WAITING, "descriptors", float(descriptors)))
     before = resident_bytes()
-    async with TokenCaptureStore(root, config=StoreConfig(idle_seconds=IDLE_SECONDS)) as store:
-        await _put_all(store, [entries[CALLS:] for entries in rollouts])
-        await _idle(store)
-        found.append((RETIRED, "KB a rollout", (resident_bytes() - before) / count / 1e3))
-        found.append((RETIRED, "descriptors", float(open_descriptors())))
-    return found
+    async with TokenCaptureStore(root, config=StoreConfig(idle_seconds=idle_seconds)) as store:
+        descriptors = await _put_all(store, rollouts)
+        if idle_seconds < NEVER:
+            await _idle(store)
+            descriptors = open_descriptors()
+        kilobytes = (resident_bytes() - before) / len(rollouts) / 1e3
+        return [("KB a rollout", kilobytes), ("descriptors", float(descriptors))]
 
 
 async def _put_waves(root: Path, rollouts: Sequence[Sequence[TokenEntry]]) -> None:

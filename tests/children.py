@@ -41,6 +41,7 @@ def start_module(
         [*wrap, sys.executable, "-W", "error", "-m", module, *map(str, arguments)],
         cwd=TOP,
         env={**os.environ, "PYTHONPATH": str(TOP), **(env or {})},
+        bufsize=0,  # `communicate` reads past a buffer, and would lose or cut the lines that `line` has left in it
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -62,9 +63,10 @@ class Child:
         self.process.communicate()
 
     def line(self) -> str:
-        """Wait for the next line that it prints; empty at its end."""
+        """Wait for the next whole line that it prints; empty at its end, also if it was killed in the middle of one."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().decode().strip()
+        line = self.process.stdout.readline()
+        return line.decode().strip() if line.endswith(b"\n") else ""
 
     def say(self, text: str = "") -> None:
         """Send it a line."""
@@ -79,9 +81,9 @@ class Child:
         return out.decode().splitlines()
 
     def last_words(self) -> tuple[int, list[str]]:
-        """Wait for its end, however it comes, and give its status and the lines that it printed."""
+        """Wait for its end, however it comes, and give its status and the whole lines that it printed."""
         out, _ = self.process.communicate()
-        return self.process.returncode, out.decode().splitlines()
+        return self.process.returncode, out[: out.rfind(b"\n") + 1].decode().splitlines()
 
 
 @contextmanager
@@ -108,8 +110,8 @@ def entry(rollout_id: str, call_id: str, *, number: int = 0, text: str = "") -> 
 
 
 def say(*words: object) -> None:
-    """Print a line at once."""
-    print(*words, flush=True)  # noqa: T201
+    """Print a line by one call to the system: it may come from any thread, of a process that is killed meanwhile."""
+    os.write(1, " ".join(map(str, words)).encode() + b"\n")
 
 
 def hold_lock(path: str) -> None:

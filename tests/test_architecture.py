@@ -19,10 +19,10 @@ MODULES = {
 
 VALUES = ("errors", "ids", "records")
 JOURNAL = (*VALUES, "config", "codec", "journal")
-LOOPS = ("threads", "loop", "budget", "mailbox", "actor", "hosting", "crossing", "home", "removal", "store")
+LOOPS = ("threads", "together", "loop", "budget", "mailbox", "actor", "hosting", "crossing", "home", "removal", "store")
 BELOW_STORE = ("protocols", "threads", "mailbox", "hosting", "home", "removal", "slices", "statistics", "capture")
 PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory", "capture")
-FACE = (*PUBLIC, "codec", "inspection", "export", "testing")
+FACE = (*PUBLIC, "codec", "inspection", "trajectories", "export", "testing")
 OUTSIDE = ("records", "protocols", "errors")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -37,13 +37,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "journal": JOURNAL,
     "journal.disk": ("errors",),
     "journal.layout": VALUES,
-    "journal.lifecycle": VALUES,
-    "threads": (),
+    "journal.damage": (),
+    "journal.lifecycle": (*VALUES, "journal.damage"),
+    "threads": ("loop",),
+    "together": ("journal", "loop", "threads"),
     "loop": (),
     "budget": (),
     "mailbox": ("records", "journal", "loop"),
     "actor": ("errors", "records", "config", "journal", "threads", "mailbox"),
-    "hosting": ("errors", "ids", "config", "journal", "threads", "loop", "budget", "mailbox", "actor"),
+    "hosting": ("errors", "ids", "config", "journal", "threads", "together", "loop", "budget", "mailbox", "actor"),
     "crossing": ("errors", "loop", "hosting"),
     "home": ("errors", "hosting", "crossing", "mailbox"),
     "removal": ("errors", "records", "journal", "mailbox", "hosting"),
@@ -52,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "capture": ("errors", "records", "protocols"),
     "store": (*JOURNAL, *BELOW_STORE),
     "inspection": (*PUBLIC, "slices", "journal.disk", "journal.health", "journal.stale"),
-    "export": (*PUBLIC, "codec", "threads", "journal.disk", "trajectories"),
+    "export": (*PUBLIC, "codec", "journal.disk", "trajectories"),
     "testing": (*PUBLIC, "codec", "journal.disk"),
     "factory": FACE,
     "trajectories": VALUES,
@@ -78,6 +80,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "anyio": (*LOOPS, "capture", "inspection", "export", "testing", "cli", "serve", "cluster"),
     "numpy": ("trajectories.packing", "export.npz"),
     "pyarrow": ("export.parquet",),
+    "sniffio": ("loop",),
     "asyncio": (),
     "trio": (),
     "pytest": (),

@@ -281,8 +281,10 @@ class TestEnding:
             await gate.cross(nothing)
             await outcomes.of("dies", gate.cross, die)
             await until(lambda: gate.host._closing.rung)
-            put = partial(anyio.to_thread.run_sync, store.append) if blocking else store.put
-            tasks.start_soon(put, entry())
+            if blocking:
+                tasks.start_soon(anyio.to_thread.run_sync, partial(store.append, entry()))
+            else:
+                tasks.start_soon(store.put, entry())
             await ticks(20)
             freed.set()
         calls = await calls_of(store)
@@ -295,13 +297,19 @@ class TestEnding:
     def test_a_loop_that_was_thrown_away(self) -> None:
         """A store whose loop was closed from under it can be closed all the same."""
         store = store_on(SimulatedDisk())
-        loop = asyncio.new_event_loop()
-        inside = loop.create_task(enter_and_wait(store))
-        while not store._home.hosts:
-            loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-        inside._log_destroy_pending = False  # type: ignore[attr-defined]  # as it is here, by intention
 
+        def throw_a_loop_away() -> None:
+            loop = asyncio.new_event_loop()
+            inside = loop.create_task(enter_and_wait(store))
+            while not store._home.hosts:
+                loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+            inside._log_destroy_pending = False  # type: ignore[attr-defined]  # as it is here, by intention
+
+        # In a daemon thread: its worker threads are daemons then, and nobody ever tells these to end.
+        thread = threading.Thread(target=throw_a_loop_away, daemon=True)
+        thread.start()
+        thread.join()
         anyio.run(store.close)
 
         with pytest.raises(StoreClosedError):

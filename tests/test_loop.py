@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextvars import ContextVar
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -11,6 +13,7 @@ import anyio.to_thread
 import pytest
 
 from tests.loops import LOOPS, elsewhere, run_in, until
+from tokenstore import TokenCaptureStore
 from tokenstore.loop import Loop
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +38,19 @@ async def test_it_knows_itself(other: str) -> None:
 
     assert loop.is_running_here()
     assert not await elsewhere(other, runs_here, loop)
+
+
+def test_a_loop_that_asyncio_began(tmp_path: Path) -> None:
+    """Under `asyncio.run`, which tells nobody its name, operations that cross into a host's task work too."""
+
+    async def list_and_retire() -> list[str]:
+        async with TokenCaptureStore(tmp_path) as store:
+            await store.begin_call("r", "c")
+            with anyio.fail_after(10):
+                await store.retire(["r"])
+                return [status.state async for status in store.rollouts()]
+
+    assert asyncio.run(list_and_retire()) == ["retired"]
 
 
 async def test_functions_come_in_from_threads() -> None:

@@ -16,7 +16,7 @@ import copy
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -106,7 +106,8 @@ class Actor:
             await self._serve_batch(message)
 
     async def _serve_alone(self, message: Message, operation: Solo) -> None:
-        result, error = await self._attempt(lambda: operation.run(self._journal), reads=operation.reads)
+        run = self._host.threads.read if operation.reads else self._host.threads.commit
+        result, error = await self._attempt(lambda: run(operation.run, self._journal))
         if operation.retires and error is None and not self.mailbox.queued:
             # No await from here to the end of run(): nobody can find this actor and lose a message to it.
             self._ending = True
@@ -121,7 +122,7 @@ class Actor:
                 return
             self._drain(first.cost)
             requests = [message.operation for message in self._in_hand if isinstance(message.operation, Put | Begin)]
-            _, error = await self._attempt(lambda: self._journal.commit(requests), reads=False)
+            _, error = await self._attempt(lambda: self._host.commit(self._journal, requests))
         finally:
             budget.give(sum(message.cost for message in self._in_hand))
         for message, request in zip(self._in_hand, requests, strict=True):
@@ -140,10 +141,10 @@ class Actor:
                 self._in_hand.append(message)
             self.mailbox.take_nowait()
 
-    async def _attempt(self, function: Callable[[], Any], *, reads: bool) -> tuple[Any, Exception | None]:
-        """Run a function of the journal in a worker thread, and give its result or the error for those who wait."""
+    async def _attempt(self, hop: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
+        """Have something done in a worker thread, and give its result or the error for those who wait."""
         try:
-            return await self._hop(function, reads=reads), None
+            return await self._hop(hop), None
         except Exception as error:
             foreseen = isinstance(error, TokenStoreError)
             if not foreseen:
@@ -155,15 +156,14 @@ class Actor:
                 self._ending, self._failure = True, error
             return None, error
 
-    async def _hop(self, function: Callable[[], T], *, reads: bool) -> T:
+    async def _hop(self, hop: Callable[[], Awaitable[T]]) -> T:
         """One way to a worker thread and back; again, after a pause on the loop, while another holds the lock."""
-        run = self._host.threads.read if reads else self._host.threads.commit
         timeout = self._host.config.lock_timeout
         deadline = time.monotonic() + timeout
         await self._be_fair()
         while True:
             try:
-                return await run(function)
+                return await hop()
             except LockBusyError:
                 if time.monotonic() >= deadline:
                     path = self._host.path / Names.of(self.rollout_id).lock

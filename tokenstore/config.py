@@ -20,6 +20,8 @@ IDLE_SECONDS = 30.0
 MAX_OPEN_FILES = 160
 """With the descriptors of running critical sections this stays under 256, a quarter of the usual soft limit."""
 
+Sync = Literal["file", "filesystem"]
+"""What a batch waits for before it is acknowledged."""
 PromptStorage = Literal["shared", "full"]
 """Whether a line may name an earlier call's ids as the beginning of its prompt."""
 
@@ -39,6 +41,11 @@ def _prompt_storage(_: object, field: attrs.Attribute[Any], value: object) -> No
         raise ValueError(f"StoreConfig.{field.name} is {value!r}, 'shared' and 'full' are allowed")
 
 
+def _sync(_: object, field: attrs.Attribute[Any], value: object) -> None:
+    if value not in ("file", "filesystem"):
+        raise ValueError(f"StoreConfig.{field.name} is {value!r}, 'file' and 'filesystem' are allowed")
+
+
 @attrs.frozen(kw_only=True)
 class StoreConfig:
     """How a store behaves; the defaults are right for a rollout server on one node.
@@ -50,6 +57,10 @@ class StoreConfig:
     prompt_storage: PromptStorage = attrs.field(default="shared", validator=_prompt_storage)
     """`"shared"`: checksummed lines that name an earlier call's ids as the beginning of a prompt. `"full"`: the
     reference's lines, for directories that its library writes too."""
+    sync: Sync = attrs.field(default="file", validator=_sync)
+    """`"file"`: every batch waits for its own `fdatasync`. `"filesystem"`: batches of all rollouts share one `syncfs`,
+    with the same guarantee. For a disk of the store's own: it also flushes what everybody else wrote to that file
+    system, and waits for it. Linux 5.8 or newer."""
     max_entry_bytes: int = attrs.field(default=MAX_ENTRY_BYTES, validator=_positive_int)
     """Longest line, in bytes; a longer entry is refused."""
     max_inflight_bytes: int = attrs.field(default=MAX_INFLIGHT_BYTES, validator=_positive_int)

@@ -6,7 +6,7 @@ Callers from that loop await the actors directly; everybody else crosses over (`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError
 from tokenstore.ids import validate_rollout_id
 from tokenstore.journal.journal import Journal
+from tokenstore.journal.requests import Request
 from tokenstore.journal.root import Root
 from tokenstore.loop import Bell, Loop
 from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
+from tokenstore.together import Together
 
 LATENCIES_KEPT = 4096
 """Latest puts from which the statistics take their percentiles."""
@@ -41,6 +43,7 @@ class Host:
         self.latencies: deque[float] = deque(maxlen=LATENCIES_KEPT)
         self._actors: dict[str, Actor] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._together = Together(root, threads, lambda function: self._tasks and self._tasks.start_soon(function))
         self._sweeper: anyio.CancelScope | None = None
         self._closing = Bell()
         self.running = Bell()
@@ -141,6 +144,13 @@ class Host:
     def actors(self) -> int:
         """Rollouts with a running actor."""
         return len(self._actors)
+
+    async def commit(self, journal: Journal, requests: Sequence[Request]) -> None:
+        """Have a journal commit a batch in a worker thread, with those of others if they are to share their syncs."""
+        if self.config.sync == "filesystem":
+            await self._together.commit(journal.committing(requests))
+        else:
+            await self.threads.commit(journal.commit, requests)
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""

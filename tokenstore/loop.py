@@ -6,12 +6,19 @@ a host's. Both loops have one call for that, each under its own name, which is u
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+
+sniffio: Any
+try:  # anyio asks it which loop is running, where it is installed: trio brings it along
+    import sniffio
+except ImportError:
+    sniffio = None
 
 
 class Loop:
@@ -22,6 +29,8 @@ class Loop:
         # Functions run in a copy of this context: asyncio would hand over the one of whoever schedules, which may say
         # that another library's loop is running.
         self._context = copy_context()
+        if sniffio is not None:  # outside of a task it would not know a loop that `asyncio.run` began
+            self._context.run(sniffio.current_async_library_cvar.set, sniffio.current_async_library())
 
     def is_running_here(self) -> bool:
         """Whether this is the loop of the calling code.
@@ -75,3 +84,25 @@ class Bell:
             except BaseException:
                 self._event = None
                 raise
+
+
+class Bells:
+    """Bells of one event loop that threads ring; those rung at about the same time wake the loop once."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._rung: deque[Bell] = deque()
+        self._announced = False
+
+    def ring(self, bell: Bell) -> None:
+        """From any thread: have a bell rung in the loop, soon."""
+        self._rung.append(bell)
+        # Seen as set, it is not yet taken back by `_ring_all`, which then finds this bell too.
+        if not self._announced:
+            self._announced = True
+            self._loop.call_soon(self._ring_all)
+
+    def _ring_all(self) -> None:
+        self._announced = False
+        while self._rung:
+            self._rung.popleft().ring()

@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tokenstore.home import Home
 from tokenstore.hosting import Host
 from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_id, validate_rollout_ids
 from tokenstore.journal.cursor import Cursor
-from tokenstore.journal.disk import Directory, Disk, OsDisk
+from tokenstore.journal.disk import Directory, Disk, OsDisk, filesystem_sync_problem
 from tokenstore.journal.health import Finding
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
@@ -42,7 +43,7 @@ from tokenstore.records import (
 from tokenstore.removal import remove
 from tokenstore.slices import Slices
 from tokenstore.statistics import gather
-from tokenstore.threads import Threads
+from tokenstore.threads import COMMIT_THREADS, Threads
 
 T = TypeVar("T")
 LISTING_SLICE = 128
@@ -60,7 +61,8 @@ class TokenCaptureStore:
         config: How it behaves; the defaults are right for one node.
 
     Raises:
-        OSError: The directory cannot be made or opened, or its file system has no working locks.
+        OSError: The directory cannot be made or opened, its file system has no working locks, or this machine cannot
+            do what the configuration wants.
     """
 
     def __init__(
@@ -68,6 +70,8 @@ class TokenCaptureStore:
     ) -> None:
         self.root = Path(root)
         self.config = config or StoreConfig()
+        if self.config.sync == "filesystem" and (problem := filesystem_sync_problem()):
+            raise OSError(errno.ENOSYS, problem)
         self._disk = _disk or OsDisk()
         self._disk.open_root(self.root).close()
         self._home = Home(self._make_host)
@@ -328,7 +332,7 @@ class TokenCaptureStore:
         """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
         directory = await Threads().read(self._disk.open_root, self.root)
         root = Root(directory, self.config, self._counters)
-        return Host(root, self.root, Threads(root.sections))
+        return Host(root, self.root, Threads(min(COMMIT_THREADS, root.sections)))
 
     async def _do(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
         """Have an operation done alone by the rollout's actor."""

@@ -27,7 +27,7 @@ import anyio.to_thread
 import attrs
 from aiofiles.os import wrap
 
-from tokenstore.loop import Bell, Loop
+from tokenstore.loop import Bell, Bells
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -67,7 +67,7 @@ class _Job:
     def run(self) -> None:
         try:
             self.result = self.function()
-        except BaseException as error:  # whatever it is, it belongs to the task that waits
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the task that waits
             self.error = error
 
 
@@ -75,21 +75,19 @@ class Threads:
     """The worker threads of one host. Make it inside the host's event loop.
 
     Args:
-        commits: Critical sections at once, fewer than usual where few files may be open.
+        commits: Critical sections at once.
     """
 
     def __init__(self, commits: int = COMMIT_THREADS) -> None:
-        self._limit = min(commits, COMMIT_THREADS)
+        self._limit = commits
         self._commits = _WorkerThreads(anyio.CapacityLimiter(self._limit))
         self._reads = _WorkerThreads(anyio.CapacityLimiter(READ_THREADS))
-        self._loop = Loop()
+        self._bells = Bells()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._lanes = 0
         self._kept = False
         self._resting: list[Bell] = []
         self._jobs: deque[_Job] = deque()
-        self._finished: deque[_Job] = deque()
-        self._announced = False
 
     # ------------------------------------------------------------------------------------------ for callers
 
@@ -156,14 +154,4 @@ class Threads:
             except IndexError:  # another thread was faster
                 return
             job.run()
-            self._finished.append(job)
-            # Seen as set, it is not yet taken back by `_announce`, which then finds this job too.
-            if not self._announced:
-                self._announced = True
-                self._loop.call_soon(self._announce)
-
-    def _announce(self) -> None:
-        """In the loop: wake all whose sections have ended."""
-        self._announced = False
-        while self._finished:
-            self._finished.popleft().done.ring()
+            self._bells.ring(job.done)

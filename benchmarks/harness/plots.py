@@ -14,7 +14,7 @@ from benchmarks.harness.table import cases, figure, values_of
 
 STORE, LIMITS, OTHERS, MISSED = "#1f6fb2", "#9a9a9a", "#d9a25f", "#b3261e"
 """Colours: the store, what nobody can beat, what a user would pick instead, and what is missed."""
-LEGEND = "blue: the store, grey: limits, tan: what a user would pick instead; whiskers: smallest and largest round"
+LEGEND = "blue: the store, grey: limits, tan: what a user would pick instead\nwhiskers: smallest and largest round"
 
 
 def draw(folder: Path, outcomes: Sequence[Outcome]) -> dict[str, str]:

@@ -68,6 +68,7 @@ def text(machine: Mapping[str, str], outcomes: Sequence[Outcome], drawn: Mapping
         parts.append(f"![targets]({drawn['']})")
     for outcome in outcomes:
         parts.append(f"## {outcome.benchmark.TITLE}")
+        parts.append(f"Rounds: {len(outcome.rounds)}. Values are their medians.")
         parts.append(as_markdown(targets_of(outcome)))
         if outcome.name in drawn:
             parts.append(f"![{outcome.name}]({drawn[outcome.name]})")

@@ -30,6 +30,7 @@ BENCHMARKS = (
     "agent_rollout",
     "loop_lag",
     "freeze",
+    "trajectories",
     "removal",
     "scale",
     "loops",

@@ -18,7 +18,7 @@ from tokenstore import TokenEntry
 from tokenstore.engines import llama_cpp, responses, sglang, vllm
 
 Body = dict[str, Any]
-IDS = {"rollout_id": "r", "model_call_id": "c"}
+IDS: dict[str, Any] = {"rollout_id": "r", "model_call_id": "c"}
 
 
 @attrs.frozen
@@ -263,11 +263,11 @@ def _sglang_chat_chunks(spoken: Spoken, cuts: Sequence[int]) -> list[Any]:
         delta = {"role": None, "content": spoken.text(start, end), "tool_calls": None}
         choice = {"index": 0, "delta": delta, "logprobs": _content(spoken, start, end, named=False)}
         chunks.append({**head, "choices": [choice], "usage": None})
-    end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
     sglext = {"input_ids": spoken.prompt, "output_ids": [spoken.ids]}
     return [
         *chunks,
-        {**head, "choices": [end]},
+        {**head, "choices": [last]},
         {**head, "choices": [], "sglext": sglext},
         *_last(spoken, "chat.completion.chunk"),
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import copy
+import itertools
+import json
 import math
 from typing import Any
 
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 
 from tests.engines.damage import paths
 from tests.engines.dialects import DIALECTS, IDS, SMALL
+from tests.engines.samples import read_stream
 from tests.samples import nested
 from tokenstore.engines import llama_cpp, responses, sglang, vllm
 from tokenstore.errors import EngineAnswerError, InvalidEntryError
 
 ENGINES = (vllm, sglang, responses, llama_cpp)
-SOME = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+SOME = settings(derandomize=True, database=None, deadline=None, max_examples=80)
 
 
 class Liar:
@@ -46,20 +48,20 @@ def may_stand_for(value: Any, number: Any) -> bool:
 
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_any_value_in_any_place(name: str, stream: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """Every hostile value in every place of an answer gives the same tokens or an error of the right kind."""
+def test_any_value_in_any_place(name: str, stream: bool) -> None:
+    """A hostile value in any place of an answer gives the same tokens or an error of the right kind."""
     dialect = DIALECTS[name]
     sound = dialect.chunks(SMALL, [2]) if stream else dialect.whole(SMALL)
     read = dialect.read_stream if stream else dialect.read
-    wrong = []
+    text, wrong = json.dumps(sound), []
 
-    for path in paths(sound):
-        for value in HOSTILE:
-            body = holder = copy.deepcopy(sound)
+    for at, path in enumerate(paths(sound)):
+        for value in itertools.islice(itertools.cycle(HOSTILE), 8 * at, 8 * at + 8):  # each place, some of them
+            body = holder = json.loads(text)
             for key in path[:-1]:
                 holder = holder[key]
-            if type(holder[path[-1]]) is type(value) and isinstance(value, int | float):
-                continue  # a number for a number may be a good one
+            if may_stand_for(value, holder[path[-1]]):
+                continue
             holder[path[-1]] = value
             try:
                 entry = read(SMALL, body)
@@ -77,10 +79,8 @@ def test_any_value_as_an_answer(engine: Any, answer: Any) -> None:
     """What is no answer at all is refused, whole and as a chunk."""
     with pytest.raises(EngineAnswerError):
         engine.entry_from_response(answer, **IDS)
-    assembler = engine.StreamAssembler(**IDS)
     with pytest.raises(EngineAnswerError):
-        assembler.feed(answer)
-        assembler.entry()
+        read_stream(engine, [answer])
 
 
 @SOME
@@ -89,10 +89,8 @@ def test_any_bytes_as_an_answer(answer: bytes, engine: Any) -> None:
     """Bytes that are no answer are refused, whole and as the body of a stream."""
     with pytest.raises(EngineAnswerError):
         engine.entry_from_response(answer, **IDS)
-    assembler = engine.StreamAssembler(**IDS)
     with pytest.raises(EngineAnswerError):
-        assembler.feed(answer)
-        assembler.entry()
+        read_stream(engine, [answer])
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, '{"choices":[' + "1," * 10**5])

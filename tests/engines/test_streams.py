@@ -194,7 +194,7 @@ def test_an_error_in_the_stream_is_a_failure(name: str) -> None:
 
 
 def test_prompt_ids_may_come_twice_if_they_are_the_same() -> None:
-    """vLLM repeats the prompt ids on a second role chunk; other ones are refused."""
+    """Prompt ids may stand on a second role chunk, as with vLLM; other ones are refused."""
     chunks = DIALECTS["vllm chat"].chunks(SMALL, [])
     again = {**chunks[0], "prompt_token_ids": [1, 2, 4]}
 
@@ -251,6 +251,15 @@ def test_tool_calls_and_reasoning_are_put_together() -> None:
     ]
 
 
+def test_parts_of_tool_calls_need_a_number() -> None:
+    """A tool call whose index is no int is refused, since its parts could not be told apart."""
+    chunks = DIALECTS["vllm chat"].chunks(SMALL, [])
+    chunks[1]["choices"][0]["delta"] = {"tool_calls": [{"index": "0", "function": {"arguments": "{"}}]}
+
+    with pytest.raises(EngineAnswerError, match=r"tool_calls\[0\].index: is no int"):
+        read_stream(vllm, chunks)
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -298,6 +307,40 @@ class TestSglangAbort:
         assert entry.output_items[0]["content"] == spoken.text()
         assert entry.extra["finish_reason"] == "abort"
 
+    def test_ids_that_look_like_those_before_are_told_apart(self) -> None:
+        """New ids that begin like what is known are not taken for everything."""
+        chunks = self.chunks(1, 2)
+        chunks[1]["output_ids"] = [5, 6, 6]
+        pairs = [[-0.5, 5, None], [-1.5, 5, None], [-0.25, 6, None]]
+        chunks[1]["meta_info"]["output_token_logprobs"] = pairs[1:] + pairs
+
+        entry = read_stream(sglang, chunks, accept_aborted=True)
+
+        assert Spoken([1, 2, 3], [5, 5, 6], [-0.5, -1.5, -0.25]).same(entry)
+
+    @pytest.mark.parametrize(
+        ("known", "fresh", "member", "value", "problem"),
+        [
+            (2, 1, "output_ids", [7], "brings 1 ids to 2 known and counts 3"),
+            (2, 1, "output_ids", [7, 8], "brings 2 ids to 2 known and counts 3"),
+            (2, 0, "output_ids", [], "makes it 2 ids and 4 log probs"),
+            (1, 2, "output_token_logprobs", [[-9.0, 6], [-0.25, 7], [-0.5, 5], [0.0, 6], [-0.25, 7]], "other ones"),
+            (2, 1, "output_token_logprobs", [[-0.25, 7], [-9.0, 5], [0.0, 6], [-0.25, 7]], "other ones"),
+            (2, 1, "output_token_logprobs", [[-0.25, 7], [-0.5, 5], [0.0, 9], [-0.25, 7]], "is of another id"),
+            (2, 1, "output_token_logprobs", [[-0.25, 7]], "makes it 3 ids and 1 log probs"),
+        ],
+    )
+    def test_what_it_repeats_must_be_the_same(
+        self, known: int, fresh: int, member: str, value: Any, problem: str
+    ) -> None:
+        """Ids and log probabilities that come again must be those that came, and as many as are counted."""
+        chunks = self.chunks(known, fresh)
+        holder = chunks[known] if member == "output_ids" else chunks[known]["meta_info"]
+        holder[member] = value
+
+        with pytest.raises(DisagreeingAnswerError, match=problem):
+            read_stream(sglang, chunks, accept_aborted=True)
+
     def test_is_refused_unless_asked_for(self) -> None:
         """An aborted answer is an error with the numbers of what it holds."""
         with pytest.raises(UnfinishedAnswerError, match="holds 3 ids and 3 log probs") as caught:
@@ -328,7 +371,7 @@ def test_what_cannot_be_told_is_refused() -> None:
 
 
 def test_deltas_without_counts_are_told_by_looking() -> None:
-    """lmdeploy counts nothing; a chunk that does not begin with what is known is new."""
+    """Where nothing is counted, as by lmdeploy, a chunk that does not begin with what is known is new."""
     chunks = [
         {"text": "a", "output_ids": [5], "meta_info": {"output_token_logprobs": [[-0.5, 5]], "finish_reason": None}},
         {"text": "b", "output_ids": [6, 7], "meta_info": {"output_token_logprobs": [[0.0, 6], [-0.25, 7]]}},
@@ -344,3 +387,74 @@ def test_deltas_without_counts_are_told_by_looking() -> None:
 def test_every_dialect_is_a_stream() -> None:
     """The table of forms has a stream for each."""
     assert all(isinstance(DIALECTS[name], Dialect) for name in STREAMS)
+
+
+class TestEachChunk:
+    """What is wrong with a chunk is said when it comes, also where the sums would be right again."""
+
+    def refused(self, name: str, chunks: list[Any], problem: str) -> None:
+        """See that the last of some chunks is refused."""
+        dialect = DIALECTS[name]
+        assembler = dialect.engine.StreamAssembler(**dialect.about(SMALL))
+        for chunk in chunks[:-1]:
+            assembler.feed(chunk)
+
+        with pytest.raises(EngineAnswerError, match=problem):
+            assembler.feed(chunks[-1])
+
+    def test_ids_in_one_and_log_probs_in_another(self) -> None:
+        """A chunk of ids alone is not completed by one of log probabilities alone."""
+        chunks = DIALECTS["vllm chat, text tokens"].chunks(SMALL, [2])
+        chunks[1]["choices"][0]["logprobs"] = None
+        chunks[2]["choices"][0]["token_ids"] = None
+
+        self.refused("vllm chat, text tokens", chunks[:3], "brings 0 ids and 2 log probs")
+
+    def test_tokens_after_the_end(self) -> None:
+        """What comes behind the reason to end is of another stream."""
+        chunks = DIALECTS["vllm chat"].chunks(SMALL, [2])
+        chunks[1]["choices"][0]["finish_reason"] = "stop"
+        chunks[2]["choices"][0]["finish_reason"] = None
+
+        self.refused("vllm chat", chunks[:3], "brings 2 ids after the finish_reason")
+
+    def test_chunks_after_done(self) -> None:
+        """Nothing comes behind `[DONE]`, harmless as it may look."""
+        chunks = DIALECTS["vllm chat"].chunks(SMALL, [])
+
+        self.refused("vllm chat", [*chunks, chunks[-2]], r"comes after \[DONE\]")
+
+    def test_everything_so_far_must_begin_with_what_was(self) -> None:
+        """A cumulative chunk that changes what came before is refused."""
+        chunks = DIALECTS["sglang generate, cumulative"].chunks(SMALL, [1])
+        chunks[1]["output_ids"] = [9, 6, 7, 6]
+        chunks[1]["meta_info"]["output_token_logprobs"][0][1] = 9
+
+        self.refused("sglang generate, cumulative", chunks[:2], "brings 4 ids to 1 known and counts 4, not everything")
+
+    def test_log_probs_so_far_must_stay(self) -> None:
+        """So is one that changes a log probability."""
+        chunks = DIALECTS["sglang generate, cumulative"].chunks(SMALL, [1])
+        chunks[1]["meta_info"]["output_token_logprobs"][0][0] = -0.75
+
+        self.refused("sglang generate, cumulative", chunks[:2], "repeats 1 log probs, but other ones")
+
+    def test_log_probs_are_counted(self) -> None:
+        """SGLang's own count of them must be what came."""
+        chunks = DIALECTS["sglang generate, deltas"].chunks(SMALL, [2])
+        chunks[1]["meta_info"]["output_token_logprobs_length"] = 5
+
+        self.refused("sglang generate, deltas", chunks[:2], "output_token_logprobs_length: is 5, but 4 log probs")
+
+    def test_llama_cpp_counts_as_it_goes(self) -> None:
+        """A lost chunk shows in the next one."""
+        chunks = DIALECTS["llama.cpp"].chunks(SMALL, [1, 2])
+
+        self.refused("llama.cpp", [chunks[0], chunks[2]], "is 4, but 3 ids have come")
+
+    def test_llama_cpp_pairs_as_it_goes(self) -> None:
+        """A log probability is not made up for by the next chunk."""
+        chunks = DIALECTS["llama.cpp"].chunks(SMALL, [2])
+        del chunks[0]["completion_probabilities"]
+
+        self.refused("llama.cpp", chunks[:1], "brings 2 ids and 0 log probs")

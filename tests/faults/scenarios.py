@@ -12,7 +12,7 @@ import attrs
 
 from tests.faults.operations import Alone, Batch, Foreign, Idle, Interrupted, Operation, Removal, Reopen, Stray, Sync
 from tests.faults.questions import Begin, Drop, Freeze, Mark, Peek, Put, R, Refuse, RemovalStep, S, Scan
-from tests.faults.settings import FULL, SHARED, TIGHT
+from tests.faults.settings import FULL, SHARED, TIGHT, TOGETHER
 from tokenstore.config import StoreConfig
 from tokenstore.testing import PersistencePolicy
 
@@ -131,6 +131,12 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "a lost call": scenario(begin("c1", "c2"), put("c1"), freeze(), freeze(), put("c2")),
         "shared prompts": scenario(put("t1"), put("t2", "t3"), put("t4"), scan(), freeze()),
         "whole prompts": scenario(put("t1"), put("t2", "t3"), begin("c1"), freeze(), config=FULL),
+        "put with syncs of the file system": scenario(
+            put("c1", "c2"), begin("c3"), put("c3", Begin("c4")), put("c3", "c5"), freeze(), config=TOGETHER
+        ),
+        "two writers with different syncs": scenario(
+            put("c1", "c2"), put("c3", by=1), put("c3", "c4"), put("c5", by=1), freeze(), config=TOGETHER, other=SHARED
+        ),
         # -------------------------------------------------------------------------------- refusals, marks, conflicts
         "refuse": scenario(begin("c1"), refuse("c1"), refuse("c1"), refuse("c1", None), begin("c1"), freeze()),
         "refuse and put": scenario(

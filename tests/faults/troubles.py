@@ -60,6 +60,7 @@ _ERRORS: Mapping[Call, tuple[int, ...]] = {
     "replace": (errno.EIO, errno.ENOSPC),
     "unlink": (errno.EIO,),
     "directory_sync": (errno.EIO, errno.ENOSPC),
+    "filesystem_sync": (errno.EIO, errno.ENOSPC),
     "read": (errno.EIO,),
     "write": (errno.ENOSPC, errno.EIO),
     "truncate": (errno.EIO,),
@@ -112,6 +113,6 @@ def _faults(call: Call, at: int, errors: tuple[int, ...]) -> Iterator[tuple[Faul
         full = Fault(call=call, at=at + 1, errno=errno.ENOSPC)
         yield from ((Fault(call=call, at=at, short=1),), (short,), (short, full))
         yield from ((short, full, *undo) for undo in _UNDO)
-    if call == "datasync":
+    if call in ("datasync", "filesystem_sync"):
         once = Fault(call=call, at=at)
         yield from ((once, *undo) for undo in _UNDO)

@@ -11,7 +11,7 @@ from tests.samples import LIMIT, entry, foreign_line, line_of
 from tokenstore.codec import encode_entry
 from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.logfile import CHUNK
-from tokenstore.journal.recovery import Found, LineReader, RawLine, Read, damaged, split_lines
+from tokenstore.journal.recovery import Found, LineReader, RawLine, Read, split_lines
 
 GOOD = [line_of(entry(f"c{number}")) for number in range(3)]
 
@@ -133,7 +133,6 @@ class TestVerdicts:
         start = len(GOOD[0]) + 1
 
         assert [line.damage for line in found] == [(), (f"damaged:{start}+9",), (f"damaged:{start + 9}+1",), ()]
-        assert damaged(3, 4) == "damaged:3+4"
 
     def test_a_hole_of_nuls_keeps_what_follows(self) -> None:
         """A line that begins with NULs is damaged there and an entry after, if what follows is whole and valid."""

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.journal.workbench import NAMES, ROOT, STATE, RecordingDisk
+from tests.journal.workbench import NAMES, ROOT, STATE, Process, RecordingDisk
+from tests.samples import entry
 from tokenstore.config import StoreConfig
 from tokenstore.errors import CorruptRolloutError, DurabilityError
 from tokenstore.journal.disk import Disk
@@ -204,3 +205,50 @@ class TestLooking:
         with pytest.raises(CorruptRolloutError, match="larger than any state"):
             file.refresh()
         assert not file.is_open
+
+
+class TestTooLarge:
+    """A state that nobody could read back is never written."""
+
+    def test_an_open_one_goes_without_its_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Facts of a rollout with too many calls for an index are kept, the version too, and all works on."""
+        disk = SimulatedDisk()
+        process = Process(disk)
+        process.put(*[entry(f"c{number}") for number in range(40)])
+        monkeypatch.setattr("tokenstore.journal.statefile.MAX_STATE_BYTES", 2000)
+
+        process.mark("c1")
+        process.put(entry("c40"))
+        here, there = process.journal.peek(), Process(disk).journal.peek()
+
+        assert (here.version, len(here.entries), here.incomplete_reasons) == (42, 41, ("marked:c1",))
+        assert here == there
+
+    def test_a_seal_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What cannot be sealed stays open and readable, the error says so, and it can be removed."""
+        process = Process(SimulatedDisk())
+        process.put(*[entry(f"c{number}") for number in range(40)])
+        monkeypatch.setattr("tokenstore.journal.statefile.MAX_STATE_BYTES", 2000)
+        before = process.journal.peek()
+
+        with pytest.raises(CorruptRolloutError, match="bytes, a state may take 2000; nothing was changed"):
+            process.freeze()
+
+        assert process.journal.peek() == before
+        assert process.journal.fence()
+
+    def test_a_fence_goes_without_its_reasons(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A rollout with more marks than its state can hold refuses to go on, and can be removed."""
+        disk = SimulatedDisk()
+        process = Process(disk)
+        monkeypatch.setattr("tokenstore.journal.statefile.MAX_STATE_BYTES", 600)
+        with suppress(CorruptRolloutError):
+            for number in range(100):
+                process.mark(f"{number}" * 20)
+
+        with pytest.raises(CorruptRolloutError):
+            process.put(entry())
+        existed = Process(disk).journal.fence()
+
+        assert existed
+        assert parse_state(disk.read_file(STATE)).retired

@@ -173,6 +173,11 @@ class RecordingDirectory:
         """Tell the time of the file system."""
         return self._inner.clock_ns()
 
+    def sync_filesystem(self) -> None:
+        """Sync the file system."""
+        self._note("sync filesystem")
+        self._inner.sync_filesystem()
+
     def sync(self) -> None:
         """Sync the names."""
         self._note("sync directory")

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 
-def _missing(reason: str) -> NoReturn:
+def missing(reason: str) -> NoReturn:
     """Skip; where nothing may be missing, as in continuous integration, fail."""
     if os.environ.get("TOKENSTORE_KERNEL") == "required":
         pytest.fail(f"{reason}, and TOKENSTORE_KERNEL=required allows no skip")
@@ -23,22 +23,30 @@ def _missing(reason: str) -> NoReturn:
 
 def programs(*names: str) -> None:
     """Skip where a program is missing."""
-    missing = [name for name in names if shutil.which(name) is None]
-    if missing:
-        _missing(f"needs {', '.join(missing)}: apt-get install strace xfsprogs libfaketime util-linux")
+    absent = [name for name in names if shutil.which(name) is None]
+    if absent:
+        missing(f"needs {', '.join(absent)}: apt-get install strace xfsprogs fuse3 libfaketime util-linux")
 
 
 def root() -> None:
     """Skip where this is not root."""
     if os.geteuid() != 0:
-        _missing("needs root")
+        missing("needs root")
 
 
 def loop_mounts() -> None:
     """Skip where no file can be mounted."""
     root()
     if not Path("/dev/loop-control").exists():
-        _missing("needs /dev/loop-control")
+        missing("needs /dev/loop-control")
+
+
+def fuse() -> None:
+    """Skip where no process can serve a file system."""
+    root()
+    if not Path("/dev/fuse").exists():
+        missing("needs /dev/fuse")
+    programs("fusermount3")
 
 
 def namespaces() -> None:
@@ -46,12 +54,12 @@ def namespaces() -> None:
     programs("unshare")
     done = subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
     if done.returncode:
-        _missing(f"needs user namespaces: {done.stderr.decode().strip()}")
+        missing(f"needs user namespaces: {done.stderr.decode().strip()}")
 
 
 def faketime() -> str:
     """Find libfaketime, or skip."""
     found = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
     if not found:
-        _missing("needs libfaketime: apt-get install libfaketime")
+        missing("needs libfaketime: apt-get install libfaketime")
     return str(found[0])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.children import Child, start_module
+from tests.children import Child, say, start_module
 from tests.loops import HeldDisk, run_in
 from tests.samples import entry
 from tokenstore import StoreClosedError, TokenCaptureStore
@@ -27,11 +27,6 @@ from tokenstore.journal.disk import OsDisk
 def start(name: str, *arguments: object) -> Child:
     """Start a process that runs a function of this module."""
     return start_module("tests.processes.children", name, *arguments)
-
-
-def say(*words: object) -> None:
-    """Print a line by one call to the system: it may come from a thread that dies with the process."""
-    os.write(1, " ".join(map(str, words)).encode() + b"\n")
 
 
 def put_here(store: TokenCaptureStore, call_id: str) -> None:

@@ -24,6 +24,7 @@ ACTIONS: dict[str, Action] = {
     "unlink": lambda root, _: root.unlink("log"),
     "names": lambda root, _: list(root.names()),
     "directory_sync": lambda root, _: root.sync(),
+    "filesystem_sync": lambda root, _: root.sync_filesystem(),
     "read": lambda _, file: file.read(0, 1),
     "write": lambda _, file: file.write(0, b"x"),
     "truncate": lambda _, file: file.truncate(0),

@@ -1,4 +1,4 @@
-"""`tokenstore ingest FILE...`: entries from JSONL into a store.
+"""`tokenstore ingest FILE...`: entries from JSONL, or from Parquet that `export` gave, into a store.
 
 1. Memory is bounded: a window of lines is read, decoded in a worker thread and stored before the next one is read.
 2. Inside a window at most 64 rollouts go in concurrently; the lines of one rollout one after the other.
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, closing
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
@@ -22,11 +22,19 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio import to_thread
 
-from tokenstore import DurabilityError, LockTimeoutError, TokenCaptureStore, TokenEntry, TokenStoreError
+from tokenstore import (
+    DurabilityError,
+    InvalidEntryError,
+    LockTimeoutError,
+    TokenCaptureStore,
+    TokenEntry,
+    TokenStoreError,
+)
 from tokenstore.cli.common import EXIT_FAILED, EXIT_OK, CommandError, add_output, add_root, describe, run_async
 from tokenstore.cli.lines import Line, LineSplitter, Refusal, decode, refusal_of
 from tokenstore.cli.output import Output, human_seconds, printable
 from tokenstore.config import MAX_ENTRY_BYTES
+from tokenstore.export import is_parquet, read_entries
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -42,12 +50,12 @@ Advance = Callable[[float], None]
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command to the command line."""
     about = (
-        "Store entries from JSONL, one JSON object a line, blank lines ignored. A line that is refused is reported "
-        "with its file and number and the others are kept; the exit status is then 1. Lines of one rollout are stored "
-        "in their order. Running it again stores nothing twice."
+        "Store entries from JSONL, one JSON object a line, blank lines ignored, or from Parquet that 'export' gave. A "
+        "line or row that is refused is reported with its file and number and the others are kept; the exit status is "
+        "then 1. Lines of one rollout are stored in their order. Running it again stores nothing twice."
     )
-    parser = commands.add_parser("ingest", help="store entries from JSONL files", description=about)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="JSONL of entries, - for stdin")
+    parser = commands.add_parser("ingest", help="store entries from JSONL or Parquet", description=about)
+    parser.add_argument("files", metavar="FILE", nargs="+", help="JSONL or Parquet of entries, - for JSONL on stdin")
     add_root(parser)
     add_output(parser)
     parser.set_defaults(run=run)
@@ -90,18 +98,38 @@ class _Ingest:
     async def file(self, file: str, advance: Advance) -> None:
         """Store the entries of one file."""
         name = "<stdin>" if file == "-" else printable(file)
+        try:
+            if file != "-" and await to_thread.run_sync(_is_parquet, file):
+                await self._rows(name, file)
+            else:
+                await self._lines_of(name, file, advance)
+        except CommandError as error:
+            self._give_up(name, error)
+
+    async def _lines_of(self, name: str, file: str, advance: Advance) -> None:
         splitter = LineSplitter(MAX_ENTRY_BYTES)
         try:
             async with aclosing(_chunks(file)) as chunks:
                 async for chunk in chunks:
-                    await self._window(name, list(splitter.feed(chunk)))
+                    await self._window(name, await to_thread.run_sync(_decode_all, list(splitter.feed(chunk))))
                     advance(len(chunk))
                     if self.stopped:
                         return
         except CommandError as error:
-            self._unreadable += 1
-            self._report(name, None, "OSError", str(error))
-        await self._window(name, list(splitter.end()))
+            self._give_up(name, error)
+        await self._window(name, _decode_all(splitter.end()))
+
+    async def _rows(self, name: str, file: str) -> None:
+        """Store the rows of a Parquet file."""
+        number = 0
+        with closing(_parquet_rows(file)) as batches:
+            while not self.stopped and (batch := await to_thread.run_sync(next, batches, None)) is not None:
+                rows = [
+                    (row, refusal_of(row, entry) if isinstance(entry, TokenStoreError) else entry)
+                    for row, entry in enumerate(batch, number + 1)
+                ]
+                number += len(rows)
+                await self._window(name, rows)
 
     def summarise(self) -> None:
         """Say what became of the lines."""
@@ -119,10 +147,10 @@ class _Ingest:
         said = ", ".join(f"{key.replace('_', ' ')} {count}" for key, count in counts.items() if count or key != _RARE)
         self._output.text(f"{said}, in {human_seconds(seconds)}")
 
-    async def _window(self, name: str, lines: list[Line]) -> None:
+    async def _window(self, name: str, lines: Sequence[tuple[int, TokenEntry | Refusal]]) -> None:
         queues: dict[str, list[tuple[int, TokenEntry]]] = {}
         refusals: list[Refusal] = []
-        for line, entry in await to_thread.run_sync(_decode_all, lines):
+        for line, entry in lines:
             if isinstance(entry, Refusal):
                 refusals.append(entry)
             else:
@@ -148,6 +176,10 @@ class _Ingest:
                 refusals.append(refusal_of(line, error))
                 self.stopped |= isinstance(error, DurabilityError | LockTimeoutError)
 
+    def _give_up(self, name: str, error: CommandError) -> None:
+        self._unreadable += 1
+        self._report(name, None, "OSError", str(error))
+
     def _report(self, name: str, line: int | None, error: str, problem: str) -> None:
         if self._output.json:
             event = {"event": "refused", "file": name, "line": line, "error": error, "problem": problem}
@@ -161,6 +193,27 @@ _RARE = "unreadable_files"
 
 def _decode_all(lines: Iterable[Line]) -> list[tuple[int, TokenEntry | Refusal]]:
     return [(line.number, decode(line, MAX_ENTRY_BYTES)) for line in lines]
+
+
+def _is_parquet(file: str) -> bool:
+    try:
+        return is_parquet(Path(file))
+    except OSError as error:
+        raise CommandError(error.strerror or describe(error)) from error
+
+
+def _parquet_rows(file: str) -> Generator[list[TokenEntry | TokenStoreError]]:
+    """Give the rows of a Parquet file.
+
+    Raises:
+        CommandError: It cannot be read, or holds no entries.
+    """
+    try:
+        yield from read_entries(Path(file))
+    except (InvalidEntryError, ModuleNotFoundError) as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:
+        raise CommandError(describe(error)) from error
 
 
 async def _chunks(file: str) -> AsyncGenerator[bytes, None]:

@@ -34,15 +34,21 @@ def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
     Raises:
         InvalidEntryError: An id is not an int in 0 .. 2**32 - 1; the message has its position.
     """
+    if len(ids) <= SLICE:
+        return _pack(ids, 0, field, call_id)
     packed = array("I")
     for given in slices(ids):
-        try:
-            part = array("I", given)
-        except (TypeError, OverflowError):
-            part = array("I")
-        if len(part) < len(given) or (_may_hold_bools(part) and bool in set(map(type, given))):
-            part = array("I", [_plain_id(value, len(packed) + at, field, call_id) for at, value in enumerate(given)])
-        packed.extend(part)
+        packed.extend(_pack(given, len(packed), field, call_id))
+    return packed
+
+
+def _pack(ids: Sequence[int], position: int, field: str, call_id: str) -> array[int]:
+    try:
+        packed = array("I", ids)
+    except (TypeError, OverflowError):
+        packed = array("I")
+    if len(packed) < len(ids) or (_may_hold_bools(packed) and bool in set(map(type, ids))):
+        packed = array("I", [_plain_id(value, position + at, field, call_id) for at, value in enumerate(ids)])
     return packed
 
 

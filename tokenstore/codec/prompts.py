@@ -85,14 +85,20 @@ class PromptCache:
 
     def find(self, rollout_id: str, prompt: bytes) -> KnownPrompt | None:
         """The longest known call that the packed prompt begins with, if it is long enough to be worth naming."""
+        fitting = self.fitting(rollout_id, prompt)
+        if not fitting:
+            return None
+        found = max(fitting, key=lambda call: call.length)
         with self._guard:
-            known = [self._calls[rollout_id, call_id] for call_id in self._rollouts.get(rollout_id, ())]
-        fitting = [call for call in known if call.length >= MIN_SHARED and prompt.startswith(call.ids)]
-        found = max(fitting, key=lambda call: call.length, default=None)
-        with self._guard:
-            if found is not None and (rollout_id, found.model_call_id) in self._calls:
+            if (rollout_id, found.model_call_id) in self._calls:
                 self._calls.move_to_end((rollout_id, found.model_call_id))
         return found
+
+    def fitting(self, rollout_id: str, prompt: bytes) -> list[KnownPrompt]:
+        """The known calls that the packed prompt begins with and that are long enough to be worth naming."""
+        with self._guard:
+            known = [self._calls[rollout_id, call_id] for call_id in self._rollouts.get(rollout_id, ())]
+        return [call for call in known if call.length >= MIN_SHARED and prompt.startswith(call.ids)]
 
     def remember(
         self, rollout_id: str, call_id: str, prompt: bytes, generation: bytes, base: KnownPrompt | None

@@ -172,7 +172,9 @@ def _prompt(call: Call, carriers: Sequence[Carrier], counts: Mapping[str, int]) 
         remedy = "ask for them with request_options(), or pass prompt_token_ids="
         call.missing("prompt_token_ids", f"{problem}; {remedy}", known=known, **numbers)
     if not prompt:
-        problem = f"are 0{'' if expected is None else f' (the engine counts {expected})'}; no engine works without a prompt"
+        problem = (
+            f"are 0{'' if expected is None else f' (the engine counts {expected})'}; no engine works without a prompt"
+        )
         call.missing("prompt_token_ids", problem, known=0, **numbers)
     return prompt
 
@@ -212,12 +214,12 @@ def _extra(call: Call, answer: Answer, ids: list[int], log_probs: list[float]) -
         **({"clamped_log_probs": clamped} if clamped else {}),
         **answer.facts,
         **({"sampling": dict(call.sampling)} if call.sampling is not None else {}),
-        **({"logprobs_mode": call.logprobs_mode} if call.logprobs_mode is not None else {}),
     }
-    passed = call.extra or {}
+    mode = {} if call.logprobs_mode is None else {"logprobs_mode": call.logprobs_mode}
+    passed = {**mode, **(call.extra or {})}
     for key in facts.keys() & passed.keys():
         if facts[key] != passed[key]:
-            call.disagree(key, "of the answer differs from the one that was passed as extra")
+            call.disagree(key, "of the answer differs from the one that was passed")
     return {**facts, **passed}
 
 

@@ -28,7 +28,7 @@ class ChoiceAssembler(Assembler):
         self._root = Piece()
         self._ids: list[int] | None = None
         self._log_probs: list[float] | None = None
-        self._paired: bool | None = None
+        self._brought: tuple[bool, bool] | None = None
         self._message = Message()
         self._finish: str | None = None
         self._weight_versions: Any = None
@@ -89,15 +89,15 @@ class ChoiceAssembler(Assembler):
 
     def _check_pair(self, ids: int, log_probs: int, where: str) -> None:
         """Check that a chunk brings as many ids as log probabilities, or that all chunks alike lack one of them."""
-        paired = bool(ids and log_probs)
-        if (paired and ids != log_probs) or (self._paired is not None and paired != self._paired):
+        brought = bool(ids), bool(log_probs)
+        if (all(brought) and ids != log_probs) or (self._brought is not None and brought != self._brought):
             problem = f"brings {ids} ids and {log_probs} log probs"
             totals = {
                 "generation_token_ids": len(self._ids or ()) + ids,
                 "generation_log_probs": len(self._log_probs or ()) + log_probs,
             }
             self._call.disagree(where, problem, ids=ids, log_probs=log_probs, **totals)
-        self._paired = paired
+        self._brought = brought
 
     def _take_finish(self, choice: Mapping[str, Any], where: str) -> None:
         finish = text_of(self._call, choice, "finish_reason", where)

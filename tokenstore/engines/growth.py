@@ -63,7 +63,9 @@ class Growth:
         """
         known, brought = len(self.ids), len(part.ids)
         whole = part.ids[:known] == self.ids
-        if total is not None and brought == total and whole:
+        if aborted and total is not None and len(part.log_probs or ()) > total:
+            self._replace(self._without_repetition(part, total, where), where)
+        elif total is not None and brought == total and whole:
             self._replace(part, where)
         elif known + brought == total or (total is None and (not whole or not known)):
             self._append(part, where)

@@ -151,7 +151,7 @@ def _answer(call: Call, root: Mapping[str, Any], *, ids: list[Carrier], log_prob
     if root.get("truncated"):
         call.disagree("truncated", "is true: the model was given less than the prompt that was sent")
     settings = optional_object(call, root, "generation_settings")
-    facts: dict[str, Any] = {} if call.logprobs_mode else {"logprobs_mode": "raw"}
+    facts: dict[str, Any] = {"logprobs_mode": "raw"}
     if settings and call.sampling is None:
         facts["sampling"] = dict(settings)
     return Answer(

@@ -56,7 +56,7 @@ def request_options(
         stream: The answer will be streamed; chat then needs other options, since it refuses the usual ones.
 
     Returns:
-        Members of the request's body; with the openai client, its `extra_body`.
+        Members of the request's body; with the openai client, its `extra_body` (and `stream=True` beside it).
     """
     if endpoint == "generate":
         return {**_GENERATE, **({"stream": True} if stream else {})}

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
@@ -22,7 +23,7 @@ _OTHER_FIELDS = ("event:", "id:", "retry:", ":")
 """Lines of server-sent events that carry no data; a comment keeps the connection alive."""
 
 
-class Assembler:
+class Assembler(ABC):
     """What is common to the `StreamAssembler` of every engine."""
 
     engine: ClassVar[str]
@@ -106,14 +107,14 @@ class Assembler:
         raise_failure(self._call, event, generated=self._generated())
         self._take(event, where)
 
+    @abstractmethod
     def _take(self, event: Mapping[str, Any], where: str) -> None:
         """Take an event that is no error; each engine has its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answer(self) -> Answer:
         """Give what came together; each engine has its own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _generated(self) -> int:
         """Count the ids that have come."""
-        raise NotImplementedError

@@ -14,6 +14,7 @@ Read: the protocol classes of vllm 0.33.0. Whole answers have every key, nulls i
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Literal, Unpack
 
 from tokenstore.engines.answer import entry_of
@@ -43,12 +44,12 @@ def request_options(
         stream: The answer will be streamed; its last chunk then counts the tokens.
 
     Returns:
-        Members of the request's body; with the openai client, its `extra_body`. A `sampling_params` among them, for
-        `generate`, is to be merged into yours.
+        Members of the request's body; with the openai client, its `extra_body` (and `stream=True` beside it). A
+        `sampling_params` among them, for `generate`, is to be merged into yours.
     """
     streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     ids = {"return_token_ids": True, "return_weight_versions": True}
-    return {**_OPTIONS[endpoint], **ids, **streamed}
+    return {**deepcopy(_OPTIONS[endpoint]), **ids, **streamed}
 
 
 def entry_from_response(response: Any, *, rollout_id: str, model_call_id: str, **about: Unpack[About]) -> TokenEntry:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import anyio
 import attrs
+from anyio import to_thread
 
 from tokenstore.errors import TokenCaptureRetiredError, TokenStoreError
 from tokenstore.export import jsonl, npz, parquet
@@ -28,7 +29,6 @@ from tokenstore.ids import validate_rollout_ids
 from tokenstore.journal.disk import OsDirectory
 from tokenstore.records import RolloutStatus
 from tokenstore.store import TokenCaptureStore
-from tokenstore.threads import Threads
 from tokenstore.trajectories import Duplicates, Strategy
 
 Format = Literal["jsonl", "parquet", "npz"]
@@ -37,6 +37,8 @@ FORMATS: Mapping[Format, ModuleType] = {"jsonl": jsonl, "parquet": parquet, "npz
 """The module of each format; all have `check`, `write` and `merge`."""
 PART_BYTES = 64 * 1024 * 1024
 """Packed bytes of a part: some seconds of work, which is what a kill can cost."""
+PART_ROLLOUTS = 256
+"""Rollouts of a part, where they are small, for the same reason."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,16 +98,15 @@ async def export(
     wanted = validate_rollout_ids(rollouts)
     now = await _stamps(store, wanted)
     plan = {**attrs.asdict(recipe), "format": format, "root": str(store.root.absolute()), "rollouts": sorted(wanted)}
-    threads = Threads()
-    work = await threads.commit(_begin, Path(path), {"export": plan})
+    work = await to_thread.run_sync(_begin, Path(path), {"export": plan})
     try:
-        await threads.commit(work.keep, now)
-        exporting = _Exporting(store, threads, work, recipe, FORMATS[format])
+        await to_thread.run_sync(work.keep, now)
+        exporting = _Exporting(store, work, recipe, FORMATS[format])
         await exporting.run(now, wanted, progress)
         return await exporting.finish(Path(path))
     finally:
         with anyio.CancelScope(shield=True):
-            await threads.commit(work.close)
+            await to_thread.run_sync(work.close)
 
 
 def _begin(path: Path, plan: Mapping[str, Any]) -> Work:
@@ -137,11 +138,8 @@ def _stamp(status: RolloutStatus) -> Stamp:
 class _Exporting:
     """One run: the rows of the next part, and what was counted."""
 
-    def __init__(
-        self, store: TokenCaptureStore, threads: Threads, work: Work, recipe: Recipe, module: ModuleType
-    ) -> None:
+    def __init__(self, store: TokenCaptureStore, work: Work, recipe: Recipe, module: ModuleType) -> None:
         self._store = store
-        self._threads = threads
         self._work = work
         self._recipe = recipe
         self._format = module
@@ -160,7 +158,7 @@ class _Exporting:
         size = 0
         for done, rollout_id in enumerate(waiting, len(self._resumed) + 1):
             size += await self._take(rollout_id, now[rollout_id], named=bool(wanted))
-            if size >= PART_BYTES:
+            if size >= PART_BYTES or len(self._rollouts) >= PART_ROLLOUTS:
                 await self._flush()
                 size = 0
             progress(done, len(now))
@@ -169,7 +167,7 @@ class _Exporting:
 
     async def finish(self, path: Path) -> ExportReport:
         """Make the file of the parts."""
-        size = await self._threads.commit(self._work.finish, self._format.merge)
+        size = await to_thread.run_sync(self._work.finish, self._format.merge)
         return ExportReport(
             path=path,
             bytes=size,
@@ -183,7 +181,7 @@ class _Exporting:
         """Make rows of a rollout, and return the memory that they take."""
         try:
             snapshot = await self._store.peek(rollout_id)
-            rows = await self._threads.read(self._recipe.rows, snapshot)
+            rows = await to_thread.run_sync(self._recipe.rows, snapshot)
         except TokenCaptureRetiredError as error:
             if named:
                 self._failed[rollout_id] = str(error)
@@ -201,4 +199,4 @@ class _Exporting:
         rows, rollouts = self._rows, self._rollouts
         self._rows, self._rollouts = [], {}
         write = partial(self._format.write, columns=self._recipe.columns, rows=rows, note=attrs.asdict(self._recipe))
-        await self._threads.commit(self._work.add, rollouts, len(rows), write)
+        await to_thread.run_sync(self._work.add, rollouts, len(rows), write)

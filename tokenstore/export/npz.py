@@ -1,7 +1,8 @@
 """Rows as numpy arrays in one npz file: a list column is one flat array, and `NAME_offsets` says where its rows begin.
 
-Row `i` of `token_ids` is `token_ids[token_ids_offsets[i] : token_ids_offsets[i + 1]]`. Texts are arrays of strings, ""
-where there is none; a missing number is NaN, a missing int -1. Nothing is pickled, so `numpy.load(path)` reads it.
+Row `i` of `token_ids` is `token_ids[token_ids_offsets[i] : token_ids_offsets[i + 1]]`. JSON is such a column too, of
+its bytes as UTF-8. Texts are arrays of strings, "" where there is none; a missing number is NaN, a missing int -1.
+Nothing is pickled, so `numpy.load(path)` reads it.
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ def _arrays(np: Any, name: str, kind: Kind, values: Sequence[Any]) -> Iterator[t
     """Give a column as arrays by their names."""
     if kind in PACKED:
         yield name, np.frombuffer(b"".join(values), dtype=PACKED[kind])
+    elif kind == "json":
+        values = [(value or "").encode() for value in values]
+        yield name, np.frombuffer(b"".join(values), dtype="u1")
     elif kind in ("texts", "flags"):
         yield name, _column(np, "text" if kind == "texts" else "flag", list(chain.from_iterable(values)))
     else:

@@ -60,6 +60,8 @@ def merge(parts: Sequence[Opener], into: BufferedIOBase) -> None:
 
 def is_parquet(path: Path) -> bool:
     """Tell by its first bytes whether a file is Parquet."""
+    if not path.is_file():  # of a pipe the bytes would be gone
+        return False
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -122,9 +124,9 @@ def _array(pa: Any, kind: Kind, values: Sequence[Any]) -> Any:
 def _entry(row: Row) -> TokenEntry | TokenStoreError:
     try:
         fields = entry_of(row)
-        parsed = {name: None if fields[name] is None else loads(fields[name]) for name in _JSON}
-        extra = parsed.pop("extra") or {}
-        return decode_entry({**fields, **parsed, **extra})
+        texts = {name: fields.pop(name) for name in _JSON}
+        parsed = {name: None if text is None else loads(text) for name, text in texts.items()}
+        return decode_entry({**fields, **(parsed.pop("extra") or {}), **parsed})
     except TokenStoreError as error:
         return error
     except (ValueError, TypeError, RecursionError) as error:

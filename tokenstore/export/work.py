@@ -96,6 +96,7 @@ class Work:
 
     def finish(self, merge: Callable[[Sequence[Callable[[], io.BufferedIOBase]], io.BufferedIOBase], None]) -> int:
         """Put the parts together under the name that was asked for, and return the size of the file in bytes."""
+        self.parts.sort(key=lambda part: min(part.rollouts, default=""))  # parts made again stand last
         openers = [self._opener(part.number) for part in self.parts]
         size = self._write(self._hidden("whole"), lambda file: merge(openers, file))
         self._directory.replace(self._hidden("whole"), self._name)
@@ -145,7 +146,9 @@ class Work:
             return self._end, 0
         end, parts = len(first), dict[int, Part]()
         for line in lines:
-            event = loads(line)
+            event = _event(line)
+            if event is None:
+                break
             end += len(line)
             if "part" in event:
                 rollouts = {name: tuple(stamp) for name, *stamp in event["rollouts"]}
@@ -176,6 +179,15 @@ def _locked(directory: Directory, log: str, name: str) -> File:
         if there is not None and there.identity == file.stat().identity:
             return file
         file.close()
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Read a line of the log; None if a power cut left holes in it."""
+    try:
+        event: dict[str, Any] = loads(line)
+    except ValueError:
+        return None
+    return event
 
 
 def _read_all(file: File) -> bytes:

@@ -7,6 +7,8 @@ answered alone and leaves the batch; the rest goes to the disk in one append and
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
 
 from tokenstore.codec import Draft
 from tokenstore.errors import (
@@ -19,6 +21,7 @@ from tokenstore.errors import (
 from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.lifecycle import Event, Ruling, rule
 from tokenstore.journal.requests import Begin, Put, Request
+from tokenstore.journal.syncs import Wish
 
 
 class Batch:
@@ -54,8 +57,21 @@ class Batch:
         if call_id in self._drafts:
             return Event.PUT_SAME if self._drafts[call_id].content == draft.content else Event.PUT_OTHER
         if call_id in index.calls:
-            return Event.PUT_SAME if self._files.content_of(call_id) == draft.content else Event.PUT_OTHER
+            return Event.PUT_SAME if self._is_stored(call_id, draft) else Event.PUT_OTHER
         return Event.PUT_NEW
+
+    def _is_stored(self, call_id: str, draft: Draft) -> bool:
+        """Whether the call's line in the file has the draft's content.
+
+        A retry mostly gives the very line that is there; then nothing has to be read to tell.
+        """
+        digest = self._files.index.calls[call_id]
+        bases = self._files.root.prompts.fitting(self._files.rollout_id, draft.prompt) if self._shared else []
+        for base in (*bases, None):
+            with suppress(InvalidEntryError):
+                if hashlib.sha256(draft.line(base, checksum=self._shared)).hexdigest() == digest:
+                    return True
+        return self._files.content_of(call_id) == draft.content
 
     def _classify_begin(self, begin: Begin) -> Event:
         index, call_id = self._files.index, begin.model_call_id
@@ -89,8 +105,8 @@ class Batch:
         if self._shared:
             prompts.remember(rollout_id, call_id, draft.prompt, draft.generation, base)
 
-    def write(self) -> None:
-        """Make the batch durable, and everything that its no-ops rest on; then mark the conflicts.
+    def writing(self) -> Iterator[Wish]:
+        """Make the batch durable, in steps, and everything that its no-ops rest on; then mark the conflicts.
 
         Raises:
             DurabilityError: A sync or a write failed: nothing of the batch may be acknowledged.
@@ -98,9 +114,9 @@ class Batch:
         files = self._files
         try:
             if self._lines:
-                files.tokens.append(b"\n".join([*self._lines, b""]))
+                yield from files.tokens.appending(b"\n".join([*self._lines, b""]))
             if self._intents:
-                files.intents.add(self._intents)
+                yield from files.intents.adding(self._intents)
             files.settle()
         except BaseException:
             files.root.prompts.forget(files.rollout_id)

@@ -12,9 +12,11 @@ relative to a descriptor of it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import resource
 import secrets
 import stat
@@ -122,6 +124,10 @@ class Directory(Protocol):
 
     def sync(self) -> None:
         """Make the names durable (`fsync` of the directory)."""
+        ...
+
+    def sync_filesystem(self) -> None:
+        """Make all that was written to its file system durable (`syncfs`)."""
         ...
 
     def close(self) -> None:
@@ -272,6 +278,24 @@ class OsDirectory(_Descriptor):
 
     def sync(self) -> None:
         os.fsync(self._fd)
+
+    def sync_filesystem(self) -> None:
+        if _libc.syncfs(self._fd):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYNCFS_TELLS_ERRORS = (5, 8)
+
+
+def filesystem_sync_problem() -> str | None:
+    """Why this machine's `syncfs` cannot be relied on; None if it can. Older kernels hide the errors of writing."""
+    release = os.uname().release
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    if sys.platform != "linux" or numbers < _SYNCFS_TELLS_ERRORS:
+        return f"sync='filesystem' needs Linux 5.8 or newer, this is {sys.platform} {release}; use sync='file'"
+    return None
 
 
 def descriptor_limit() -> int:

@@ -68,11 +68,14 @@ class RolloutFiles:
             DurabilityError: The disk failed while catching up; nothing was concluded from it.
             CorruptRolloutError: There is something that recovery must not touch.
         """
-        with self._locked("create" if create_lock else "write"):
+        self._enter("create" if create_lock else "write")
+        try:
             if not self.lock.is_open:
                 raise LockBusyError
             self._prepare(for_removal=for_removal)
             yield self.index
+        finally:
+            self._leave()
 
     @contextmanager
     def shared(self) -> Iterator[Index]:
@@ -82,29 +85,40 @@ class RolloutFiles:
             LockBusyError: Somebody else holds the lock.
             CorruptRolloutError: There is something that this library cannot read.
         """
-        with self._locked("read"):
+        self._enter("read")
+        try:
             self._catch_up("read")
             yield self.index
+        finally:
+            self._leave()
 
-    @contextmanager
-    def _locked(self, access: Access) -> Iterator[None]:
-        with self._mutex:
-            if self._closed:  # asyncio's own cancellation lets an actor end before its thread has begun
-                raise StoreClosedError("the rollout's actor has ended; nothing was done")
+    def _enter(self, access: Access) -> None:
+        self._mutex.acquire()
+        try:
+            self._check_open()
             self.lock.take(access)
-            try:
-                yield
-            finally:
-                self.lock.release()
+        except BaseException:
+            self._mutex.release()
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:  # asyncio's own cancellation lets an actor end before its thread has begun
+            raise StoreClosedError("the rollout's actor has ended; nothing was done")
+
+    def _leave(self) -> None:
+        try:
+            self.lock.release()
+        finally:
+            self._mutex.release()
 
     def _prepare(self, *, for_removal: bool) -> None:
         try:
             self._catch_up("write")
+            self._record_news()
         except CorruptRolloutError:
             if not for_removal:
                 raise
             self.index = Index(self.statefile.state)
-        self._record_news()
         if not for_removal and self.index.state.retired and self.has_records():
             self.remove_records()
 
@@ -196,7 +210,7 @@ class RolloutFiles:
         self.marker.settle()
         self.statefile.write(state)
         # From here on the file says so, even if its name cannot be synced: what comes next must be ruled by it.
-        self.index.written(state)
+        self.index.written(self.statefile.state)
         self.statefile.settle()
 
     def mark(self, call_id: str, *, conflict: bool = False) -> None:

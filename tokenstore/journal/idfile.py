@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tokenstore.ids import MAX_MODEL_CALL_ID, recordable_call_id
 from tokenstore.journal.disk import Access
 from tokenstore.journal.logfile import CHUNK, LogFile
 from tokenstore.journal.root import Root
+from tokenstore.journal.syncs import Wish
 
 logger = logging.getLogger("tokenstore")
 _SHOWN = 64
@@ -45,8 +46,12 @@ class IdFile(LogFile):
 
     def add(self, ids: Iterable[str]) -> None:
         """Record ids durably, one line each."""
+        self._root.finish(self.adding(ids))
+
+    def adding(self, ids: Iterable[str]) -> Iterator[Wish]:
+        """Do as `add` does, in steps."""
         fresh = list(ids)
-        self.append("".join(f"{call_id}\n" for call_id in fresh).encode())
+        yield from self.appending("".join(f"{call_id}\n" for call_id in fresh).encode())
         self.ids.update(dict.fromkeys(fresh))
 
     def forget(self) -> None:

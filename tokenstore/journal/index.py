@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import attrs
 
+from tokenstore.journal.damage import damaged, news, note
 from tokenstore.journal.lifecycle import State, with_damage, with_marks
-from tokenstore.journal.recovery import Found, damaged
+from tokenstore.journal.recovery import Found
 
 
 class Index:
@@ -56,19 +57,19 @@ class Index:
 
     def fold(self, found: Found) -> None:
         """Take the next line of the file into account."""
-        self._damage.extend(found.damage)
+        note(self._damage, found.damage)
         self.scanned = found.end
         if found.head is None:
             return
         call_id, base, digest = found.head.model_call_id, found.head.base_id, found.digest
         covered = self.state.entry_digests.get(call_id)
         if base is not None and base not in self.calls:
-            self._damage.append(f"lost_base:{call_id}")
+            note(self._damage, [f"lost_base:{call_id}"])
         elif call_id in self.calls:
             if self.calls[call_id] != digest:
                 self.doubles.append(call_id)
         elif covered is not None and covered != digest:
-            self._damage.append(damaged(found.offset, found.end - found.offset))
+            note(self._damage, [damaged(found.offset, found.end - found.offset)])
         else:
             self.add_call(call_id, digest)
 
@@ -81,7 +82,7 @@ class Index:
     def finish_scan(self, unwritten: int = 0) -> None:
         """Notice that bytes which the state covers are gone, but for a newline that the next writer will put back."""
         if self.state.indexed_size is not None and self.scanned + unwritten < self.state.indexed_size:
-            self._damage.append(damaged(self.scanned, self.state.indexed_size - self.scanned))
+            note(self._damage, [damaged(self.scanned, self.state.indexed_size - self.scanned)])
 
     def add_conflicts(self, call_ids: Iterable[str]) -> None:
         """Note calls that were found twice with different content."""
@@ -89,8 +90,7 @@ class Index:
 
     def add_damage(self, reasons: Iterable[str]) -> None:
         """Note what reading the lines has found."""
-        known = set(self.state.damage)
-        self._damage = list(dict.fromkeys([*self._damage, *(r for r in reasons if r not in known)]))
+        self._damage += news([*self.state.damage, *self._damage], reasons)
 
     def add_marks(self, marker_ids: Iterable[str]) -> None:
         """Note the marker's lines that are not counted yet."""
@@ -118,6 +118,9 @@ class Index:
     def written(self, state: State) -> None:
         """Note that the state file now holds a state made of `current()`."""
         self.state = state
-        self.calls = dict(state.entry_digests)
-        self._fresh = 0
+        if state.status == "open" and not state.indexed_size:
+            self._fresh = len(self.calls)  # it was written without its index, and does not count them
+        else:
+            self.calls = dict(state.entry_digests)
+            self._fresh = 0
         self._marks, self._conflicts, self._damage = [], [], []

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,12 +21,13 @@ from tokenstore.journal.cursor import Cursor
 from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.health import Finding, Health
 from tokenstore.journal.index import Index
-from tokenstore.journal.lifecycle import Event, Ruling, State, incomplete_reasons, rule
+from tokenstore.journal.lifecycle import Event, Ruling, State, rule
 from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.logfile import LogFile
-from tokenstore.journal.reading import Verified, verify
 from tokenstore.journal.requests import Begin, Request
 from tokenstore.journal.root import Root, durable
+from tokenstore.journal.snapshots import Snapshots
+from tokenstore.journal.syncs import Wish
 from tokenstore.records import RefusalRecord, TokenCaptureSnapshot, TokenEntry
 
 INDEX_AFTER = 64 * 1024
@@ -43,6 +43,7 @@ class Journal:
         self.rollout_id = rollout_id
         self._root = root
         self._files = RolloutFiles(root, rollout_id)
+        self._snapshots = Snapshots(self._files)
         self._wrote = False
 
     @property
@@ -58,6 +59,10 @@ class Journal:
         Raises:
             DurabilityError: The disk failed; no request without an error of its own may be acknowledged.
         """
+        self._root.finish(self.committing(requests))
+
+    def committing(self, requests: Sequence[Request]) -> Iterator[Wish]:
+        """Do as `commit` does, in steps between which the lock is held."""
         for request in requests:
             request.prepare(self._root.config.max_entry_bytes)
         waiting = [request for request in requests if request.error is None]
@@ -69,7 +74,7 @@ class Journal:
             batch = Batch(self._files)
             for request in waiting:
                 batch.add(request)
-            batch.write()
+            yield from batch.writing()
             self._wrote = True
             self._root.counters.batches += 1
             if self._unindexed(index) > INDEX_ALWAYS_AFTER:
@@ -121,31 +126,19 @@ class Journal:
             self._check_late(ruling)
             self._files.intents.catch_up()
             self._files.settle()
-            verified = self._verify(index)
+            if (before := self._snapshots.delivered_before(index)) is not None:
+                return before
+            verified = self._snapshots.verify(index)
             if ruling is Ruling.RECORD:
-                self._files.write_state(self._sealed(index, verified))
-            return self._snapshot(index.current(), verified)
-
-    def _sealed(self, index: Index, verified: Verified) -> State:
-        state = self._with_findings(index, verified)
-        reasons = self._reasons(state, verified, self._files.lost_calls())
-        return attrs.evolve(
-            state,
-            frozen=True,
-            incomplete=bool(reasons),
-            snapshot_id=secrets.token_hex(16),
-            version=state.version + 1,
-            entry_digests=verified.digests,
-            verdict=reasons,
-        )
+                self._files.write_state(self._snapshots.sealed(index, verified))
+            return self._snapshots.deliver(index, verified)
 
     def peek(self) -> TokenCaptureSnapshot:
         """Give what freeze would, calls in flight apart, and change nothing."""
         with self._section(shared=True) as index:
             self._check_late(rule(Event.READ, index.state.status))
             self._files.intents.catch_up("read")
-            verified = self._verify(index)
-            return self._snapshot(self._with_findings(index, verified), verified)
+            return self._snapshots.look(index, self._snapshots.verify(index))
 
     def is_incomplete(self) -> bool:
         """Whether state or marker say that something was lost."""
@@ -168,34 +161,6 @@ class Journal:
         with self._section(shared=True) as index:
             self._check_late(rule(Event.READ, index.state.status))
             return cursor.read_on(self._files)
-
-    def _verify(self, index: Index) -> Verified:
-        return verify(self._files.lines, self._files.tokens.size, index.calls)
-
-    @staticmethod
-    def _with_findings(index: Index, verified: Verified) -> State:
-        """The facts with what this reading found; a sealed rollout is masked by it, and nothing is written."""
-        if index.state.status == "open":
-            index.add_damage(verified.reasons)
-        return index.current()
-
-    def _reasons(self, state: State, verified: Verified, lost_calls: list[str]) -> tuple[str, ...]:
-        return incomplete_reasons(state, lost_calls, list(verified.reasons), marker=self._files.marker.is_open)
-
-    def _snapshot(self, state: State, verified: Verified) -> TokenCaptureSnapshot:
-        lost = self._files.lost_calls() if state.verdict is None else []
-        reasons = self._reasons(state, verified, lost if state.frozen else [])
-        return TokenCaptureSnapshot(
-            rollout_id=self.rollout_id,
-            entries=verified.entries,
-            incomplete=bool(reasons),
-            snapshot_id=state.snapshot_id,
-            version=state.version,
-            refusals=state.refusals,
-            incomplete_reasons=reasons,
-            open_calls=() if state.frozen else tuple(lost),
-            frozen=state.frozen,
-        )
 
     # ------------------------------------------------------------------------------------------ removing
 
@@ -255,8 +220,8 @@ class Journal:
             if not records and not self._files.statefile.exists:
                 return self._finding_of_nothing()
             self._files.intents.catch_up("read")
-            verified = self._verify(index)
-            snapshot = self._snapshot(self._with_findings(index, verified), verified)
+            verified = self._snapshots.verify(index)
+            snapshot = self._snapshots.look(index, verified)
             damaged = bool(index.current().damage or verified.reasons)
             return self._finding(
                 "damaged" if damaged else "masked" if snapshot.incomplete else "whole",

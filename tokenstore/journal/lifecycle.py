@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from tokenstore.journal.damage import news
 from tokenstore.records import RefusalRecord, RolloutState
 
 
@@ -126,6 +127,14 @@ class State:
         conflicts = set(self.conflicts)
         return [f"{'conflict' if call_id in conflicts else 'marked'}:{call_id}" for call_id in self.marked or ()]
 
+    def without_index(self) -> State:
+        """The same facts, all lines to be read again: the version counts no call that it does not cover."""
+        return attrs.evolve(self, version=self.version - len(self.entry_digests), indexed_size=0, entry_digests={})
+
+    def bare(self) -> State:
+        """A fence that holds no more than `drop` asks for."""
+        return attrs.evolve(self, marked=(), conflicts=(), damage=(), verdict=None)
+
     def fence(self) -> State:
         """The state that stays when the records go."""
         return attrs.evolve(self, retired=True, indexed_size=0, entry_digests={}, refusals=())
@@ -147,8 +156,7 @@ def with_marks(state: State, call_ids: list[str], *, conflict: bool = False) -> 
 
 def with_damage(state: State, reasons: list[str]) -> State:
     """Count what was found on the disk, each damaged range once."""
-    known = set(state.damage)
-    fresh = [reason for reason in dict.fromkeys(reasons) if reason not in known]
+    fresh = news(state.damage, reasons)
     counted = sum(reason.startswith("damaged:") for reason in fresh)
     return attrs.evolve(state, incomplete=True, version=state.version + counted, damage=(*state.damage, *fresh))
 
@@ -167,7 +175,7 @@ def incomplete_reasons(state: State, lost_calls: list[str], found: list[str], *,
         *state.mark_reasons(),
         *(f"lost_call:{call_id}" for call_id in lost_calls),
         *state.damage,
-        *found,
+        *news([*(state.verdict or ()), *state.damage], found),
     ]
     if not reasons and (state.incomplete or marker):
         reasons = ["flagged"]

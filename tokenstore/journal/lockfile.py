@@ -25,6 +25,7 @@ class LockFile:
         self.name = name
         self._root = root
         self._file: File | None = None
+        self._identity = (0, 0)
         self._access: Access = "read"
 
     @property
@@ -59,7 +60,7 @@ class LockFile:
             if not file.lock(exclusive=access != "read"):
                 return False
             there = self._root.directory.stat(self.name)
-            if there is not None and there.identity == file.stat().identity:
+            if there is not None and there.identity == self._identity:
                 return True
             self.close()
         return False
@@ -71,6 +72,7 @@ class LockFile:
             except FileNotFoundError:
                 return None
             self._access = access
+            self._identity = self._file.stat().identity
         return self._file
 
     def release(self) -> None:

@@ -16,11 +16,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tokenstore.errors import DurabilityError
 from tokenstore.journal.disk import Access, File
 from tokenstore.journal.root import Root, durable, let_go
+from tokenstore.journal.syncs import Wish
 
 REWRITTEN = 8 * 1024 * 1024
 """Bytes of another process's lines that may be unsynced: a batch is no longer, unless it is one line."""
@@ -153,13 +155,18 @@ class LogFile:
         Raises:
             DurabilityError: The lines are not in the file, or the file is poisoned.
         """
+        self._root.finish(self.appending(data))
+
+    def appending(self, data: bytes) -> Iterator[Wish]:
+        """Do as `append` does, in steps."""
         file = self._file
         if file is None:
             with durable("opening", self.name):
                 file = self._open("create")
         start = self._first_unsynced()
+        ticket = self._root.ticket()
         self._write(file, start, data)
-        self._sync(file, start)
+        yield from self._syncing(file, start, ticket)
         # If this fails, the lines stay, unknown, and are found by the next section like those of another writer.
         self._settle_name()
         self.size += len(data)
@@ -273,10 +280,9 @@ class LogFile:
         except OSError as error:
             raise self._cut_back(file, DurabilityError("write", self.name, error)) from error
 
-    def _sync(self, file: File, start: int) -> None:
-        self._root.counters.fsyncs += 1
+    def _syncing(self, file: File, start: int, ticket: int) -> Iterator[Wish]:
         try:
-            file.datasync()
+            yield from self._root.datasync(file, ticket)
         except OSError as error:
             self._synced = min(self._synced, start)
             self._stale = True

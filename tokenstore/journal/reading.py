@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from tokenstore.codec import PromptReader, content_digest
-from tokenstore.journal.recovery import Found, LineReader, damaged
+from tokenstore.journal.damage import damaged, note
+from tokenstore.journal.recovery import Found, LineReader
 from tokenstore.records import TokenEntry
 
 HELD_TOKENS = 4 * 131_072
@@ -71,7 +72,7 @@ def verify(lines: LineReader, end: int, calls: Mapping[str, str]) -> Verified:
     reasons: list[str] = []
     changed: dict[str, str] = {}
     for found, entry in whole_entries(lines, 0, end, PromptReader(lines.decode_at, _ALL)):
-        reasons.extend(found.damage)
+        note(reasons, found.damage)
         if found.head is None:
             continue
         call_id = found.head.model_call_id

@@ -22,6 +22,7 @@ from tokenstore.codec import (
     inspect_line,
 )
 from tokenstore.errors import CorruptRolloutError
+from tokenstore.journal.damage import damaged
 from tokenstore.journal.logfile import CHUNK
 
 Read = Callable[[int, int], bytes]
@@ -121,11 +122,6 @@ class Found:
     def digest(self) -> str:
         """sha256 of the entry's bytes, as a state file holds it."""
         return hashlib.sha256(self.payload).hexdigest()
-
-
-def damaged(offset: int, length: int) -> str:
-    """The reason code of a damaged range."""
-    return f"damaged:{offset}+{length}"
 
 
 def examine(raw: RawLine, rollout_id: str, file: str) -> Found:

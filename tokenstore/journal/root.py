@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from tokenstore.codec import PromptCache
 from tokenstore.config import StoreConfig
 from tokenstore.errors import DurabilityError, TokenStoreError
 from tokenstore.journal.disk import Directory, File, descriptor_limit
+from tokenstore.journal.syncs import SharedSync, Wish
 
 
 class durable:  # noqa: N801 - reads as the statement it is
@@ -135,33 +137,53 @@ class Root:
         self.prompts = PromptCache()
         kept, self.sections = share_descriptors(descriptor_limit())
         self.handles = HandleBudget(min(config.max_open_files, kept))
-        self._guard = threading.Lock()
-        self._turn = threading.Lock()
-        self._begun = 0
-        self._failure: tuple[int, DurabilityError] | None = None
+        self._names = SharedSync(self._sync_names, "the store's directory")
+        self._filesystem = SharedSync(self._sync_filesystem, "the store's file system")
 
     def sync(self) -> None:
         """Make the names in the directory durable: return when a sync that began after this call has ended.
 
-        Whoever comes while one is running shares the next one. If it fails, it fails all who waited for it; names live
-        in the file system's journal, so trying again is honest.
+        Raises:
+            DurabilityError: It failed. Names live in the file system's journal, so trying again is honest.
         """
-        with self._guard:
-            wanted = self._begun + 1
-        with self._turn:
-            if self._begun >= wanted:
-                if self._failure and self._failure[0] >= wanted:
-                    raise self._failure[1]
-                return
-            with self._guard:
-                self._begun += 1
-            self._sync_now()
+        self._names.wait()
 
-    def _sync_now(self) -> None:
-        self.counters.fsyncs += 1
+    def ticket(self) -> int:
+        """To be drawn before writing to a file that `datasync` is to make durable."""
+        return self._filesystem.ticket()
+
+    def datasync(self, file: File, ticket: int) -> Iterator[Wish]:
+        """Make the bytes of a file durable, at once or by a wish.
+
+        Raises:
+            OSError: It failed; never sync again as if nothing had happened.
+        """
+        if self.config.sync == "file":
+            self.counters.fsyncs += 1
+            file.datasync()
+            return
+        wish = Wish(ticket)
+        yield wish
+        if wish.failure:
+            raise wish.failure
+
+    def fulfil(self, wishes: Sequence[Wish]) -> None:
+        """Make what was written durable by one sync of the file system; if it fails, it fails all."""
         try:
-            with durable("sync", "the store's directory"):
-                self.directory.sync()
+            self._filesystem.wait(min(wish.ticket for wish in wishes))
         except DurabilityError as error:
-            self._failure = self._begun, error
-            raise
+            for wish in wishes:
+                wish.failure = error
+
+    def finish(self, steps: Iterable[Wish]) -> None:
+        """Run a critical section to its end, its wishes one by one."""
+        for wish in steps:
+            self.fulfil([wish])
+
+    def _sync_names(self) -> None:
+        self.counters.fsyncs += 1
+        self.directory.sync()
+
+    def _sync_filesystem(self) -> None:
+        self.counters.fsyncs += 1
+        self.directory.sync_filesystem()

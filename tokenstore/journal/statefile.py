@@ -132,6 +132,25 @@ def render_state(state: State) -> bytes:
     return dumps(value) + b"\n"
 
 
+def _smaller(state: State) -> State:
+    """The state without what may be left out: an open one needs no index, a fence no reasons, but a seal everything."""
+    if state.retired:
+        return state.bare()
+    return state if state.frozen else state.without_index()
+
+
+def _rendered(name: str, state: State) -> tuple[State, bytes]:
+    """The bytes of a state that are not more than is read back, and the state that they hold."""
+    data = render_state(state)
+    if len(data) > MAX_STATE_BYTES:
+        state = _smaller(state)
+        data = render_state(state)
+    if len(data) > MAX_STATE_BYTES:
+        problem = f"would take {len(data)} bytes, a state may take {MAX_STATE_BYTES}; nothing was changed"
+        raise CorruptRolloutError(name, f"{problem}: read the rollout with `entries`, then retire or delete it")
+    return state, data
+
+
 class StateFile:
     """The state of one rollout, read again whenever the file may be another one. Used under the rollout's lock."""
 
@@ -190,11 +209,18 @@ class StateFile:
         self._file, self._seen, self.state = file, seen, state
 
     def write(self, state: State) -> None:
-        """Replace the file: temporary, fsync, rename. The name is durable only after a directory sync."""
+        """Replace the file: temporary, fsync, rename. The name is durable only after a directory sync.
+
+        What would be too large to be read back is written smaller, as `state` then says.
+
+        Raises:
+            CorruptRolloutError: It cannot be made small enough; nothing was written.
+        """
+        state, data = _rendered(self.name, state)
         with durable("write", self.name):
             temporary, file = self._root.directory.create_temporary(TEMPORARY_PREFIX)
             try:
-                write_all(file, 0, render_state(state))
+                write_all(file, 0, data)
                 self._root.counters.fsyncs += 1
                 file.sync()
                 self._root.directory.replace(temporary, self.name)

@@ -18,10 +18,18 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 
 from tokenstore.journal.disk import Access, Directory, Disk, File, FileStat
-from tokenstore.testing.simulated_files import SimulatedFile
+from tokenstore.testing.simulated_files import SimulatedDirectory, SimulatedFile
 
 DirectoryCall: TypeAlias = Literal[
-    "open_root", "open", "create_temporary", "stat", "replace", "unlink", "names", "directory_sync"
+    "open_root",
+    "open",
+    "create_temporary",
+    "stat",
+    "replace",
+    "unlink",
+    "names",
+    "directory_sync",
+    "filesystem_sync",
 ]
 """Calls of a disk or a directory; `replace` goes by the name of its target, `create_temporary` by its prefix."""
 FileCall: TypeAlias = Literal["read", "write", "truncate", "datasync", "sync", "file_stat", "lock", "unlock", "close"]
@@ -172,6 +180,19 @@ class FailingDirectory:
     def sync(self) -> None:
         self._disk.check("directory_sync", "")
         self._inner.sync()
+
+    def sync_filesystem(self) -> None:
+        try:
+            self._disk.check("filesystem_sync", "")
+        except OSError:
+            self.forget_dirty()
+            raise
+        self._inner.sync_filesystem()
+
+    def forget_dirty(self) -> None:
+        """Lose what was not synced of all files, where the disk below can."""
+        if isinstance(self._inner, SimulatedDirectory | FailingDirectory):
+            self._inner.forget_dirty()
 
     def close(self) -> None:
         self._inner.close()

@@ -310,6 +310,19 @@ class SimulatedDirectory:
             self._machine.take_step("directory_sync", "")
             names.sync()
 
+    def sync_filesystem(self) -> None:
+        with self._machine.mutex:
+            names = self._use()
+            self._machine.take_step("filesystem_sync", "")
+            for inode in names.seen.values():
+                inode.images = inode.images.synced()
+
+    def forget_dirty(self) -> None:
+        """Lose what was not synced of all files, as a failed sync of the file system may do."""
+        with self._machine.mutex:
+            for inode in self._use().seen.values():
+                inode.images = inode.images.forgotten()
+
     def close(self) -> None:
         with self._machine.mutex:
             if not self._closed:

@@ -1,0 +1,116 @@
+"""Group commit across rollouts: many sections, few syncs, and each its own outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.loops import HeldDisk, Outcomes, ticks, until
+from tests.samples import entry
+from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
+from tokenstore.journal import disk as seam
+from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = StoreConfig(sync="filesystem")
+
+
+def store_with(disk: Any) -> TokenCaptureStore:
+    """A store whose batches share syncs of the file system."""
+    return TokenCaptureStore(Path("/root-of-the-store"), config=CONFIG, _disk=disk)
+
+
+async def test_many_rollouts_need_few_syncs() -> None:
+    """Puts that come while a sync is running share the next ones, whatever their rollouts."""
+    disk, outcomes = HeldDisk(), Outcomes()
+    async with store_with(disk) as store:
+        for number in range(64):
+            await store.put(entry("c0", rollout_id=f"r{number}"))
+        before = store.statistics().fsyncs
+        disk.hold("filesystem_sync")
+        async with anyio.create_task_group() as tasks:
+            for number in range(64):
+                put = entry("c1", rollout_id=f"r{number}")
+                tasks.start_soon(outcomes.of, f"r{number}", store.put, put)
+            await disk.reached()
+            await ticks(50)
+            disk.free()
+        syncs = store.statistics().fsyncs - before
+
+    assert len(outcomes.results) == 64
+    assert syncs < 16
+
+
+async def test_a_failed_sync_fails_all_who_waited() -> None:
+    """Every put that waited for a failed sync raises, nothing of it stays, and the same puts work afterwards."""
+    disk, outcomes = FailingDisk(SimulatedDisk()), Outcomes()
+    async with store_with(disk) as store:
+        for number in range(8):
+            await store.put(entry("c0", rollout_id=f"r{number}"))
+        disk.fault = Fault(call="filesystem_sync", repeat=True)
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(outcomes.of, f"r{number}", store.put, entry("c1", rollout_id=f"r{number}"))
+        disk.fault = None
+        left = [len((await store.peek(f"r{number}")).entries) for number in range(8)]
+        for number in range(8):
+            await store.put(entry("c1", rollout_id=f"r{number}"))
+
+    assert {type(error) for error in outcomes.errors.values()} == {DurabilityError}
+    assert len(outcomes.errors) == 8
+    assert left == [1] * 8
+
+
+async def test_one_bad_entry_is_answered_alone() -> None:
+    """An entry that is refused leaves the others of its sync alone."""
+    outcomes = Outcomes()
+    async with store_with(SimulatedDisk()) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.of, "good", store.put, entry("c0"))
+        tasks.start_soon(outcomes.of, "bad", store.put, entry("c0", rollout_id="s", extra={"text": "\ud800"}))
+
+    assert list(outcomes.results) == ["good"]
+    assert isinstance(outcomes.errors["bad"], InvalidEntryError)
+
+
+async def test_a_lock_held_elsewhere_does_not_stop_the_others() -> None:
+    """A rollout whose lock another process holds waits on the loop, while others are committed."""
+    disk, outcomes = SimulatedDisk(), Outcomes()
+    held = disk.open_root(Path("/root-of-the-store")).open("r.tokens.lock", "create")
+    assert held.lock(exclusive=True)
+    async with store_with(disk) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(outcomes.of, "waits", store.put, entry("c0"))
+        for number in range(5):
+            await store.put(entry(f"c{number}", rollout_id="s"))
+        waited = dict(outcomes.results)
+        held.close()
+        await until(lambda: "waits" in outcomes.results)
+
+    assert waited == {}
+
+
+async def test_on_this_machine(tmp_path: Path) -> None:
+    """A real disk keeps what was put with one sync of its file system, with begins and puts in one batch."""
+    async with TokenCaptureStore(tmp_path, config=CONFIG) as store, anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(store.begin_call, f"r{number % 4}", f"c{number}")
+            tasks.start_soon(store.put, entry(f"c{number}", rollout_id=f"r{number % 4}"))
+    async with TokenCaptureStore(tmp_path) as store:
+        found = [len((await store.freeze(f"r{number}")).entries) for number in range(4)]
+
+    assert found == [5] * 4
+
+
+def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Below Linux 5.8, whose syncfs hides errors, the mode is refused with its remedy."""
+
+    class Release:
+        release = "5.4.0-100-generic"
+
+    monkeypatch.setattr(seam.os, "uname", Release)
+
+    with pytest.raises(OSError, match=r"Linux 5\.8 or newer.*use sync='file'"):
+        TokenCaptureStore(tmp_path, config=CONFIG)

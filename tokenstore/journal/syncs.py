@@ -1,0 +1,80 @@
+"""Syncs that many share: of the directory's names, and of the whole file system.
+
+1. Who waits returns when a sync that began after the call has ended; whoever comes while one is running shares the
+   next one.
+2. A failed sync fails all who waited for it.
+3. A sync of a file system that fails may have marked clean, unwritten, what others had written before it ended. They
+   must not believe a later one. So who will wait draws a ticket before writing; it is void once a sync has failed.
+4. A critical section that wants to share a sync is a generator. It yields a wish and goes on when that is fulfilled,
+   its lock held all the while, so that one thread can take the sections of many rollouts to the disk together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import attrs
+
+from tokenstore.errors import DurabilityError
+
+
+@attrs.define(eq=False)
+class Wish:
+    """That what was written since a ticket was drawn become durable."""
+
+    ticket: int
+    failure: DurabilityError | None = None
+    """Why it did not; set by whoever fulfils it."""
+
+
+class SharedSync:
+    """One kind of sync of a directory, shared by all who want it at the same time.
+
+    Args:
+        sync: Makes it.
+        what: What it makes durable, for messages.
+    """
+
+    def __init__(self, sync: Callable[[], None], what: str) -> None:
+        self._sync = sync
+        self._what = what
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
+        self._begun = 0
+        self._failure: tuple[int, DurabilityError] | None = None
+        self._failures = 0
+
+    def ticket(self) -> int:
+        """To be drawn before writing what a sync is to make durable."""
+        return self._failures
+
+    def wait(self, ticket: int | None = None) -> None:
+        """Return when a sync that began after this call has ended.
+
+        Args:
+            ticket: Drawn before writing; without one a failed sync is one that may be tried again.
+
+        Raises:
+            DurabilityError: That sync failed, or one since the ticket was drawn.
+        """
+        with self._guard:
+            wanted = self._begun + 1
+        with self._turn:
+            if self._begun < wanted:
+                self._begin()
+            elif self._failure and self._failure[0] >= wanted:
+                raise self._failure[1]
+            if ticket is not None and self._failure and ticket != self._failures:
+                raise self._failure[1]
+
+    def _begin(self) -> None:
+        with self._guard:
+            self._begun += 1
+        try:
+            self._sync()
+        except OSError as error:
+            failure = error if isinstance(error, DurabilityError) else DurabilityError("sync", self._what, error)
+            self._failures += 1
+            self._failure = self._begun, failure
+            raise failure from error
