@@ -81,7 +81,7 @@ async def test_a_thread_takes_the_next_section_along() -> None:
         tasks.start_soon(threads.commit, room.visit)
         await until(lambda: room.inside)
         for number in range(20):
-            tasks.start_soon(threads.commit, lambda number=number: seen.append(number))
+            tasks.start_soon(threads.commit, seen.append, number)
             await ticks(1)
         room.let_go()
 

@@ -11,7 +11,6 @@ import pytest
 from tests.loops import HeldDisk, Outcomes, ticks, until
 from tests.samples import entry
 from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
-from tokenstore.journal import disk as seam
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 
 pytestmark = pytest.mark.anyio
@@ -106,11 +105,7 @@ async def test_on_this_machine(tmp_path: Path) -> None:
 
 def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Below Linux 5.8, whose syncfs hides errors, the mode is refused with its remedy."""
-
-    class Release:
-        release = "5.4.0-100-generic"
-
-    monkeypatch.setattr(seam.os, "uname", Release)
+    monkeypatch.setattr("platform.release", lambda: "5.4.0-100-generic")
 
     with pytest.raises(OSError, match=r"Linux 5\.8 or newer.*use sync='file'"):
         TokenCaptureStore(tmp_path, config=CONFIG)

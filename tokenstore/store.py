@@ -25,12 +25,13 @@ from tokenstore.home import Home
 from tokenstore.hosting import Host
 from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_id, validate_rollout_ids
 from tokenstore.journal.cursor import Cursor
-from tokenstore.journal.disk import Directory, Disk, OsDisk, filesystem_sync_problem
+from tokenstore.journal.disk import Directory, Disk, OsDisk
 from tokenstore.journal.health import Finding
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.listing import list_rollouts
 from tokenstore.journal.root import Counters, Root
+from tokenstore.journal.syncs import filesystem_sync_problem
 from tokenstore.mailbox import Message, Solo, begin_message, put_message
 from tokenstore.records import (
     RolloutRemovalPayload,

@@ -5,7 +5,7 @@ A mutant is a function that patches the code; its docstring says what is wrong w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ from tokenstore.journal.lockfile import LockBusyError, LockFile
 from tokenstore.journal.logfile import LogFile
 from tokenstore.journal.root import durable
 from tokenstore.journal.statefile import StateFile
+from tokenstore.journal.syncs import Wish
 from tokenstore.testing.simulated_files import SimulatedFile
 
 Patch: TypeAlias = pytest.MonkeyPatch
@@ -77,13 +78,14 @@ def fence_removed_with_the_records(patch: Patch) -> None:
 def sync_tried_again(patch: Patch) -> None:
     """A failed sync is tried again, and its success believed."""
 
-    def again(_: LogFile, file: File, __: int) -> None:
+    def again(_: LogFile, file: File, *__: int) -> Iterator[Wish]:
         try:
             file.datasync()
         except OSError:
             file.datasync()
+        yield from ()
 
-    patch.setattr(LogFile, "_sync", again)
+    patch.setattr(LogFile, "_syncing", again)
 
 
 def tail_glued(patch: Patch) -> None:
@@ -126,13 +128,13 @@ def tail_of_another_not_rewritten(patch: Patch) -> None:
 
 def intents_not_synced(patch: Patch) -> None:
     """A begin_call is acknowledged when its intent is written."""
-    sync = LogFile._sync
+    syncing = LogFile._syncing
 
-    def lazy(self: LogFile, file: File, start: int) -> None:
+    def lazy(self: LogFile, file: File, start: int, ticket: int) -> Iterator[Wish]:
         if not self.name.endswith(".intents"):
-            sync(self, file, start)
+            yield from syncing(self, file, start, ticket)
 
-    patch.setattr(LogFile, "_sync", lazy)
+    patch.setattr(LogFile, "_syncing", lazy)
 
 
 def state_before_the_marker(patch: Patch) -> None:
@@ -284,7 +286,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             Mutant(lock_removed_while_the_state_is_there, ("a lock kept",)),
             Mutant(state_descriptor_left_open, ("freeze",)),
             Mutant(lock_kept_after_an_error, ("two writers freeze",)),
-            Mutant(error_of_closing_raised, ("retire",)),
+            Mutant(error_of_closing_raised, ("handles given away", "delete")),
         )
     }
 )

@@ -45,7 +45,7 @@ def fuse() -> None:
     """Skip where no process can serve a file system."""
     root()
     if not Path("/dev/fuse").exists():
-        missing("needs /dev/fuse")
+        pytest.skip("needs /dev/fuse, which not every machine gives away")
     programs("fusermount3")
 
 

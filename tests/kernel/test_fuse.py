@@ -8,7 +8,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,7 +97,7 @@ def test_a_sync_that_fails_once_and_then_lies_loses_nothing_acked(name: str, mou
     """After a failed sync the same put, begin or mark writes its bytes again: no lie is taken for success."""
     with opened(mounted) as store:
         store.append(entry("r", "c1", number=1))
-        uses = {
+        uses: dict[str, Callable[[], object]] = {
             "jsonl": lambda: store.append(entry("r", "c2", number=2)),
             "intents": lambda: store._wait("r", lambda journal: journal.commit([Begin("c3")])),
             "incomplete": lambda: store._wait("r", lambda journal: journal.mark("c4")),

@@ -67,7 +67,7 @@ def accounted(built: Naive) -> Counter[float]:
 
 
 @pytest.mark.parametrize("duplicates", ["supersede", "keep"])
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(entries=trees())
 def test_random_trees(duplicates: Duplicates, entries: list[TokenEntry]) -> None:
     """Fates, breaks, masks, log probabilities and token order are those of the naive builder."""
@@ -76,7 +76,7 @@ def test_random_trees(duplicates: Duplicates, entries: list[TokenEntry]) -> None
     assert plain(built) == naive(entries, duplicates=duplicates)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries=trees(), seed=st.integers(0, 2**32))
 def test_order_of_capture_changes_no_fate(entries: list[TokenEntry], seed: int) -> None:
     """Who extends whom, and what becomes of each call, is the same in whatever order calls were captured."""
@@ -91,7 +91,7 @@ def test_order_of_capture_changes_no_fate(entries: list[TokenEntry], seed: int) 
     assert (before.tokens, before.roots, before.chains) == (after.tokens, after.roots, after.chains)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries=trees())
 def test_every_token_has_one_fate(entries: list[TokenEntry]) -> None:
     """Each trained token is in one trajectory, with its own log probability; all others are listed once."""

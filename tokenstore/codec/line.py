@@ -36,7 +36,6 @@ _PROMPT_KEYS = ("prompt_base", "prompt_rest", "prompt_token_ids")
 _ARRAYS = ("generation_log_probs", "generation_token_ids")
 _BEFORE = tuple(name for name in sorted(ENTRY_FIELDS) if name < _PROMPT_KEYS[0])
 _AFTER = tuple(name for name in sorted(ENTRY_FIELDS) if name > _PROMPT_KEYS[-1])
-_BEFORE_AND_AFTER = frozenset({*_BEFORE, *_AFTER})
 _SLICED_KEYS = (b"generation_log_probs", b"generation_token_ids", b"prompt_rest", b"prompt_token_ids")
 
 
@@ -83,8 +82,7 @@ class Draft:
         fields.update(generation_token_ids=generation, generation_log_probs=log_probs)
         members: dict[str, bytes] = {}
         for run in _runs(fields):
-            first = run[0]
-            if first in _ARRAYS and len(fields[first]) > SLICE:
+            if (first := run[0]) in _ARRAYS and len(fields[first]) > SLICE:
                 members[first] = _member(first, _encode_numbers(fields[first]))
             else:
                 members[first] = encode_members({name: fields[name] for name in run}, self.entry.model_call_id)
@@ -331,7 +329,7 @@ def _structure_base(value: dict[str, Any], *, vouched: bool) -> PromptBase | Non
 
 def _runs(fields: dict[str, Any]) -> Iterable[Sequence[str]]:
     """The names of members that are encoded together; see `Draft._encode`."""
-    if len(fields["generation_token_ids"]) <= SLICE and fields.keys() <= _BEFORE_AND_AFTER:
+    if len(fields["generation_token_ids"]) <= SLICE and fields.keys() <= {*_BEFORE, *_AFTER}:
         return _BEFORE, [name for name in _AFTER if name in fields]
     return [list(run) for _, run in groupby(sorted(fields), key=lambda name: _place(name, fields[name]))]
 

@@ -16,11 +16,8 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
-import resource
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -281,27 +278,10 @@ class OsDirectory(_Descriptor):
 
     def sync_filesystem(self) -> None:
         if _libc.syncfs(self._fd):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_SYNCFS_TELLS_ERRORS = (5, 8)
-
-
-def filesystem_sync_problem() -> str | None:
-    """Why this machine's `syncfs` cannot be relied on; None if it can. Older kernels hide the errors of writing."""
-    release = os.uname().release
-    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
-    if sys.platform != "linux" or numbers < _SYNCFS_TELLS_ERRORS:
-        return f"sync='filesystem' needs Linux 5.8 or newer, this is {sys.platform} {release}; use sync='file'"
-    return None
-
-
-def descriptor_limit() -> int:
-    """How many files this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class OsDisk:

@@ -5,6 +5,8 @@ Everything here is safe to use from several worker threads at once.
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +16,7 @@ from typing import Protocol
 from tokenstore.codec import PromptCache
 from tokenstore.config import StoreConfig
 from tokenstore.errors import DurabilityError, TokenStoreError
-from tokenstore.journal.disk import Directory, File, descriptor_limit
+from tokenstore.journal.disk import Directory, File
 from tokenstore.journal.syncs import SharedSync, Wish
 
 
@@ -119,6 +121,12 @@ DESCRIPTORS_APART = 28
 """Those of the interpreter, the event loop and the readers."""
 DESCRIPTORS_A_SECTION = 6
 """Lock, lines, intents, marker, state, and the state that takes its place."""
+
+
+def descriptor_limit() -> int:
+    """How many files this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def share_descriptors(limit: int) -> tuple[int, int]:

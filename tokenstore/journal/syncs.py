@@ -11,12 +11,25 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import threading
 from collections.abc import Callable
 
 import attrs
 
 from tokenstore.errors import DurabilityError
+
+_SYNCFS_TELLS_ERRORS = (5, 8)
+
+
+def filesystem_sync_problem() -> str | None:
+    """Why this machine's `syncfs` cannot be relied on; None if it can. Older kernels hide the errors of writing."""
+    system, release = platform.system(), platform.release()
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    if system != "Linux" or numbers < _SYNCFS_TELLS_ERRORS:
+        return f"sync='filesystem' needs Linux 5.8 or newer, this is {system} {release}; use sync='file'"
+    return None
 
 
 @attrs.define(eq=False)
