@@ -80,11 +80,12 @@ class Together:
     def _work(self) -> None:
         """In a worker thread: run sections until there are none."""
         waiting: list[_Section] = []
-        while self._arrived or waiting:
-            waiting += self._begin(self._limit - len(waiting))
-            if waiting:
-                self._root.fulfil([section.wish for section in waiting if section.wish])
-            waiting = self._advance(waiting)
+        with self._root.turn:
+            while self._arrived or waiting:
+                waiting += self._begin(self._limit - len(waiting))
+                if waiting:
+                    self._root.fulfil([section.wish for section in waiting if section.wish])
+                waiting = self._advance(waiting)
 
     def _begin(self, count: int) -> list[_Section]:
         arrived: list[_Section] = []

@@ -52,7 +52,7 @@ class TestSplitting:
     @pytest.mark.parametrize(
         "data",
         [
-            b"ab\ncd\n\n\nefgh\n",
+            b"ab\ncd\n\nefgh\n",
             b"\nab\ncd",
             b"\0\0\n\0ab\0\0cd\nef\0\ngh\0",
             b"\0" * 7 + b"ab\n" + b"\0" * 3,
@@ -63,6 +63,15 @@ class TestSplitting:
     def test_chunks_do_not_show(self, data: bytes, most: int) -> None:
         """Wherever the chunks of a file end, its lines are the same."""
         assert split(data, most=most, limit=8) == split(data, limit=8)
+
+    def test_empty_lines_that_follow_each_other_are_one(self) -> None:
+        """A run of newlines is one line with nothing in it, so that a file of them costs little."""
+        assert split(b"ab\n\n\n\ncd\n\n") == [
+            RawLine(0, 3, 0, b"ab", terminated=True),
+            RawLine(3, 6, 3, b"", terminated=True),
+            RawLine(6, 9, 6, b"cd", terminated=True),
+            RawLine(9, 10, 9, b"", terminated=True),
+        ]
 
     def test_a_range_can_begin_and_end_anywhere(self) -> None:
         """Only the bytes of the range are looked at, and places are those of the file."""

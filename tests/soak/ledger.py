@@ -81,7 +81,10 @@ class Account:
         for operation in self._of(WRITERS):
             problem = self._missing(operation, found)
             if problem:
-                verdict.lost.append(f"{self.rollout}: {operation.kind} {operation.call} was acknowledged, {problem}")
+                stands = f"it is {found.state}, version {found.version}, incomplete by {list(found.reasons)}"
+                verdict.lost.append(
+                    f"{self.rollout}: {operation.kind} {operation.call} was acknowledged, {problem}; {stands}"
+                )
         verdict.wrong.extend(f"{self.rollout}: {problem}" for problem in self._impossible(found))
         self._fresh.clear()
         return verdict

@@ -1,8 +1,8 @@
-"""The command line: `tokenstore demo | ingest | ls | show | export | verify | repair`.
+"""The command line: `tokenstore COMMAND`.
 
 Each sub-command is one file with `add_parser` and `run`. Exit statuses: 0 all done, 1 something was refused, failed or
-needs attention, 2 wrong usage, 130 interrupted, 141 the reader of the output has gone. Expected errors are one line on
-stderr.
+needs attention, 2 wrong usage, 70 a bug, 130 interrupted, 141 the reader of the output has gone. Errors are one line on
+stderr. What a command needs beyond the standard library it imports when it runs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,34 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from tokenstore.cli import demo, export, ingest, ls, repair, show, verify
-from tokenstore.cli.common import CommandError, explain
+from tokenstore.cli import (
+    completion,
+    delete,
+    demo,
+    drop,
+    export,
+    freeze,
+    gc,
+    ingest,
+    ls,
+    mark,
+    repair,
+    retire,
+    show,
+    stats,
+    top,
+    verify,
+    view,
+)
+from tokenstore.cli.common import explain
 from tokenstore.cli.output import Output
-from tokenstore.errors import TokenStoreError
 
 _STATUSES = """\
 exit status: 0 all done, 1 something was refused or failed, or needs attention,
-2 wrong usage, 130 interrupted, 141 the reader of the output has gone"""
+2 wrong usage, 70 a bug of ours, 130 interrupted, 141 the reader of the output has gone"""
+
+_COMMANDS = (demo, ingest, ls, show, stats, top, view, export, verify, repair)
+_COMMANDS += (freeze, mark, drop, retire, delete, gc, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,15 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The arguments without the program's name; those of the process if not given.
     """
+    parser = _parser()
+    completion.answer_the_shell(parser)
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said what there is to say
         return stop.code if isinstance(stop.code, int) else 1
     try:
         output = Output(json=arguments.json)
         status: int = arguments.run(arguments, output)
         output.flush()
-    except (KeyboardInterrupt, BaseExceptionGroup, CommandError, TokenStoreError, OSError) as error:
+    except (KeyboardInterrupt, BaseExceptionGroup, Exception) as error:  # noqa: BLE001 - a user is shown no traceback
         return explain(error)
     return status
 
@@ -49,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tokenstore {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (demo, ingest, ls, show, export, verify, repair):
+    for command in _COMMANDS:
         command.add_parser(commands)
     return parser
 

@@ -22,6 +22,8 @@ EXIT_FAILED = 1
 """Something was refused or failed; stderr says what."""
 EXIT_USAGE = 2
 """The command line was wrong."""
+EXIT_BUG = 70
+"""A bug of the command itself, as `sysexits.h` counts it."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells count it: 128 + SIGINT."""
 EXIT_PIPE_CLOSED = 141
@@ -29,6 +31,9 @@ EXIT_PIPE_CLOSED = 141
 
 ROOT_VARIABLE = "TOKENSTORE_ROOT"
 """Environment variable that stands in for `--root`."""
+
+TRACEBACK_VARIABLE = "TOKENSTORE_TRACEBACK"
+"""Environment variable that, if it is set, lets a bug show where it is."""
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -58,6 +63,21 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def complete_rollouts(argument: argparse.Action) -> None:
+    """Let the shell complete an argument with the ids of the rollouts in the directory."""
+    argument.completer = _rollouts_in  # type: ignore[attr-defined]  # argcomplete looks for it
+
+
+def _rollouts_in(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Give the ids that begin so; without reading a file, since somebody waits at a prompt."""
+    root = getattr(parsed_args, "root", None)
+    if not root:
+        return []
+    with suppress(OSError):
+        return sorted({path.name.rpartition(".tokens.")[0] for path in Path(root).glob(f"{prefix}*.tokens.*")})
+    return []
+
+
 def existing_root(root: str) -> Path:
     """Return the directory of a store that is there; a reading command must not make one.
 
@@ -83,7 +103,7 @@ def run_async(function: Callable[[*Arguments], Awaitable[Result]], *arguments: *
 
 
 def explain(error: BaseException) -> int:
-    """Tell the user about an expected error and return the exit status; any other error is raised again."""
+    """Tell the user about an error and return the exit status. Another than those expected is a bug, told as such."""
     cause = _first_cause(error)
     if isinstance(cause, KeyboardInterrupt):
         return _complain("interrupted; what was acknowledged is safe", EXIT_INTERRUPTED)
@@ -94,7 +114,10 @@ def explain(error: BaseException) -> int:
         return _complain(str(cause), EXIT_FAILED)
     if isinstance(cause, OSError):
         return _complain(describe(cause), EXIT_FAILED)
-    raise error
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    said = printable(f"{type(cause).__name__}: {cause}")
+    return _complain(f"a bug, please report it ({said}); {TRACEBACK_VARIABLE}=1 shows where", EXIT_BUG)
 
 
 def describe(error: OSError) -> str:

@@ -18,6 +18,7 @@ from tokenstore.codec import dumps
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @attrs.frozen
@@ -79,6 +80,24 @@ class Output:
             task = bar.add_task(what, total=total)
             yield lambda step: bar.advance(task, step)
 
+    @contextmanager
+    def live(self) -> Iterator[Callable[[str, Sequence[Column], Sequence[Sequence[str]]], None] | None]:
+        """Give what shows a line and a table in the place of the last ones; None where that is no terminal."""
+        console = None if self.json else _console(sys.stdout)
+        if console is None:
+            yield None
+            return
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(console=console, auto_refresh=False) as picture:
+
+            def renew(line: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+                picture.update(Group(Text(line), _table("", columns, rows)), refresh=True)
+
+            yield renew
+
     def flush(self) -> None:
         """Hand everything on, so that a closed pipe or a full disk is seen now and not when the process ends."""
         sys.stdout.flush()
@@ -119,6 +138,10 @@ def _console(stream: TextIO) -> Console | None:
 
 
 def _rich_table(console: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    console.print(_table(title, columns, rows))
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -127,7 +150,7 @@ def _rich_table(console: Console, title: str, columns: Sequence[Column], rows: S
         table.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # text, so that an id in square brackets is no markup
-    console.print(table)
+    return table
 
 
 def _plain_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

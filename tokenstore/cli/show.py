@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tokenstore import TokenCaptureRetiredError, TokenCaptureSnapshot, TokenCaptureStore, TokenEntry
-from tokenstore.cli.common import EXIT_OK, CommandError, add_output, add_root, existing_root, run_async
+from tokenstore.cli.common import (
+    EXIT_OK,
+    CommandError,
+    add_output,
+    add_root,
+    complete_rollouts,
+    existing_root,
+    run_async,
+)
 from tokenstore.cli.output import Column, Output, printable
 from tokenstore.codec import to_plain
 from tokenstore.ids import validate_rollout_id
+from tokenstore.view import AnalysedCall, analyse
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -24,6 +33,8 @@ _COLUMNS = (
     Column("prompt", right=True),
     Column("generation", right=True),
     Column("against the call before"),
+    Column("in training"),
+    Column("note"),
 )
 
 
@@ -40,16 +51,23 @@ class Call:
     """Tokens at the start of the prompt that are the previous prompt and generation; `None` for the first call."""
     previous_tokens: int | None
     """Length of the previous prompt and generation; the prompt extends the call before if all of it agrees."""
+    extends: str | None
+    """The call whose whole prompt and generation the prompt begins with: the one before, or an earlier one."""
+    fate: str | None
+    """What becomes of it in training: `trained`, or why not; `None` where ids are beyond what trainers take."""
+    notes: tuple[str, ...]
+    """`empty_prompt`, `empty_generation`, `all_padding`: what is odd about it."""
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command to the command line."""
     about = (
         "Show one rollout: state, calls with their lengths, whether each prompt extends the call before it or where "
-        "it breaks, refusals, open calls, and why it is incomplete. Changes nothing."
+        "it breaks, what becomes of it in training, what is odd (empty_prompt, empty_generation, all_padding), "
+        "refusals, open calls, and why it is incomplete. Changes nothing."
     )
     parser = commands.add_parser("show", help="show one rollout", description=about)
-    parser.add_argument("rollout", metavar="ROLLOUT", help="id of the rollout")
+    complete_rollouts(parser.add_argument("rollout", metavar="ROLLOUT", help="id of the rollout"))
     add_root(parser)
     add_output(parser)
     parser.set_defaults(run=run)
@@ -79,6 +97,7 @@ async def _report(root: str, rollout_id: str) -> dict[str, Any]:
 
 
 def _describe(snapshot: TokenCaptureSnapshot) -> dict[str, Any]:
+    analysis = analyse(snapshot)
     return {
         "rollout_id": snapshot.rollout_id,
         "state": "frozen" if snapshot.frozen else "open",
@@ -86,20 +105,23 @@ def _describe(snapshot: TokenCaptureSnapshot) -> dict[str, Any]:
         "snapshot_id": snapshot.snapshot_id,
         "incomplete": snapshot.incomplete,
         "incomplete_reasons": list(snapshot.incomplete_reasons),
+        "trainable": analysis.report is not None and analysis.report.trainable,
+        "not_trainable_because": ["beyond_int32"] if analysis.report is None else list(analysis.report.reasons),
         "open_calls": list(snapshot.open_calls),
         "refusals": [to_plain(refusal) for refusal in snapshot.refusals],
-        "calls": [attrs.asdict(call) for call in _calls(snapshot.entries)],
+        "calls": [attrs.asdict(call) for call in _calls(analysis.calls)],
     }
 
 
-def _calls(entries: Sequence[TokenEntry]) -> Iterator[Call]:
-    if entries:
-        yield _call(entries[0], None)
-    for before, entry in pairwise(entries):
-        yield _call(entry, before)
+def _calls(calls: Sequence[AnalysedCall]) -> Iterator[Call]:
+    if calls:
+        yield _call(calls[0], None, calls)
+    for before, call in pairwise(calls):
+        yield _call(call, before.entry, calls)
 
 
-def _call(entry: TokenEntry, before: TokenEntry | None) -> Call:
+def _call(call: AnalysedCall, before: TokenEntry | None, calls: Sequence[AnalysedCall]) -> Call:
+    entry = call.entry
     seen = None if before is None else before.prompt_token_ids + before.generation_token_ids
     return Call(
         model_call_id=entry.model_call_id,
@@ -109,6 +131,9 @@ def _call(entry: TokenEntry, before: TokenEntry | None) -> Call:
         output_items=len(entry.output_items),
         agrees=None if seen is None else _common_prefix(seen, entry.prompt_token_ids),
         previous_tokens=None if seen is None else len(seen),
+        extends=None if call.extends is None else calls[call.extends].entry.model_call_id,
+        fate=call.fate,
+        notes=call.notes,
     )
 
 
@@ -129,7 +154,11 @@ def _show(report: dict[str, Any], output: Output) -> None:
     if report["state"] == "retired":
         return
     if report["calls"]:
-        output.table("", _COLUMNS, [_row(number, call) for number, call in enumerate(report["calls"], 1)])
+        places = {call["model_call_id"]: number for number, call in enumerate(report["calls"], 1)}
+        rows = [_row(number, call, places) for number, call in enumerate(report["calls"], 1)]
+        output.table("", _COLUMNS, rows)
+    if report["not_trainable_because"]:
+        output.text(f"not to be trained on: {', '.join(report['not_trainable_because'])}")
     for reason in report["incomplete_reasons"]:
         output.text(f"incomplete: {printable(reason)}")
     for call_id in report["open_calls"]:
@@ -148,13 +177,18 @@ def _headline(report: dict[str, Any]) -> str:
     return f"{report['state']}, {complete}, version {report['version']}{snapshot}, {len(report['calls'])} calls{named}"
 
 
-def _row(number: int, call: dict[str, Any]) -> tuple[str, ...]:
+def _row(number: int, call: dict[str, Any], places: dict[str, int]) -> tuple[str, ...]:
+    against = _against(call["agrees"], call["previous_tokens"])
+    if call["extends"] is not None and places[call["extends"]] != number - 1:
+        against += f"; extends {places[call['extends']]}"
     return (
         str(number),
         call["model_call_id"],
         f"{call['prompt_tokens']:,}",
         f"{call['generation_tokens']:,}",
-        _against(call["agrees"], call["previous_tokens"]),
+        against,
+        call["fate"] or "unknown",
+        " ".join(call["notes"]),
     )
 
 

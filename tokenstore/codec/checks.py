@@ -47,7 +47,7 @@ def _pack(ids: Sequence[int], position: int, field: str, call_id: str) -> array[
         packed = array("I", ids)
     except (TypeError, OverflowError):
         packed = array("I")
-    if len(packed) < len(ids) or (_may_hold_bools(packed) and bool in set(map(type, ids))):
+    if len(packed) < len(ids) or _holds_bools(ids, packed.tobytes()):
         packed = array("I", [_plain_id(value, position + at, field, call_id) for at, value in enumerate(ids)])
     return packed
 
@@ -172,13 +172,24 @@ def _check_writable(field: str, value: Any, call_id: str) -> None:
         _refuse(field, f"cannot be written as JSON ({error})", call_id)
 
 
+_LOOKS = 32
+"""Places looked at one by one; where there are more, the types of all are looked at instead."""
 _FALSE, _TRUE = array("I", [False]).tobytes(), array("I", [True]).tobytes()
 
 
-def _may_hold_bools(ids: array[int]) -> bool:
-    """Whether some id may be 0 or 1, which array() makes of False and True too: told by bytes, at the speed of C."""
-    data = ids.tobytes()
-    return _FALSE in data or _TRUE in data
+def _holds_bools(ids: Sequence[int], packed: bytes) -> bool:
+    """Whether some id is a bool, of which array() makes 0 or 1: looked for in the bytes, at the speed of C."""
+    for wanted in (_FALSE, _TRUE):
+        at = packed.find(wanted)
+        for _ in range(_LOOKS):
+            if at < 0:
+                break
+            if at % len(wanted) == 0 and isinstance(ids[at // len(wanted)], bool):
+                return True
+            at = packed.find(wanted, at + 1)
+        else:
+            return bool in set(map(type, ids))
+    return False
 
 
 def _plain_id(value: object, position: int, field: str, call_id: str) -> int:

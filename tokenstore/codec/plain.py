@@ -18,13 +18,14 @@ from tokenstore.errors import InvalidEntryError
 from tokenstore.records import ENTRY_FIELDS, REQUIRED_FIELDS, TokenEntry
 
 
-def dumps(value: Any) -> bytes:
-    """Write a JSON value as UTF-8: no spaces, keys sorted, non-ASCII as it is.
+def dumps(value: Any, *, sort_keys: bool = True) -> bytes:
+    """Write a JSON value as UTF-8: no spaces, keys sorted (or as they come), non-ASCII as it is.
 
     Raises:
         ValueError, OverflowError, TypeError: It is no JSON value.
     """
-    text: str = ujson.dumps(value, ensure_ascii=False, escape_forward_slashes=False, allow_nan=False, sort_keys=True)
+    options = {"ensure_ascii": False, "escape_forward_slashes": False, "allow_nan": False}
+    text: str = ujson.dumps(value, **options, sort_keys=sort_keys)
     return text.encode()
 
 

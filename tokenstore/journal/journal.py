@@ -59,7 +59,8 @@ class Journal:
         Raises:
             DurabilityError: The disk failed; no request without an error of its own may be acknowledged.
         """
-        self._root.finish(self.committing(requests))
+        with self._root.turn:
+            self._root.finish(self.committing(requests))
 
     def committing(self, requests: Sequence[Request]) -> Iterator[Wish]:
         """Do as `commit` does, in steps between which the lock is held."""

@@ -8,6 +8,7 @@ Memory is bounded by the longest line that is allowed: of a longer one only the 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -25,6 +26,7 @@ from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.damage import damaged
 from tokenstore.journal.logfile import CHUNK
 
+_NEWLINES = re.compile(rb"\n+")
 Read = Callable[[int, int], bytes]
 """Reads up to some bytes at an offset."""
 
@@ -78,7 +80,7 @@ class _Builder:
 
 
 def split_lines(read: Read, start: int, end: int, limit: int) -> Iterator[RawLine]:
-    """Split bytes of a file into lines; the last one may be unterminated.
+    """Split bytes of a file into lines; the last one may be unterminated. Empty ones that follow each other are one.
 
     Args:
         read: Reads the file.
@@ -91,8 +93,12 @@ def split_lines(read: Read, start: int, end: int, limit: int) -> Iterator[RawLin
     while position < end and (chunk := read(position, min(CHUNK, end - position))):
         begin = 0
         while (cut := chunk.find(b"\n", begin)) >= 0:
-            line.feed(chunk[begin:cut])
-            yield line.finish(terminated=True)
+            if line.empty and (run := _NEWLINES.match(chunk, begin)):
+                cut = run.end() - 1
+                yield RawLine(position + begin, position + cut + 1, position + begin, b"", terminated=True)
+            else:
+                line.feed(chunk[begin:cut])
+                yield line.finish(terminated=True)
             begin = cut + 1
             line = _Builder(position + begin, limit)
         line.feed(chunk[begin:])

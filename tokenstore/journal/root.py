@@ -18,6 +18,7 @@ from tokenstore.config import StoreConfig
 from tokenstore.errors import DurabilityError, TokenStoreError
 from tokenstore.journal.disk import Directory, File
 from tokenstore.journal.syncs import SharedSync, Wish
+from tokenstore.journal.turn import Turn
 
 
 class durable:  # noqa: N801 - reads as the statement it is
@@ -143,6 +144,7 @@ class Root:
         self.config = config
         self.counters = counters or Counters()
         self.prompts = PromptCache()
+        self.turn = Turn()
         kept, self.sections = share_descriptors(descriptor_limit())
         self.handles = HandleBudget(min(config.max_open_files, kept))
         self._names = SharedSync(self._sync_names, "the store's directory")
@@ -154,7 +156,8 @@ class Root:
         Raises:
             DurabilityError: It failed. Names live in the file system's journal, so trying again is honest.
         """
-        self._names.wait()
+        with self.turn.away():
+            self._names.wait()
 
     def ticket(self) -> int:
         """To be drawn before writing to a file that `datasync` is to make durable."""
@@ -168,7 +171,8 @@ class Root:
         """
         if self.config.sync == "file":
             self.counters.fsyncs += 1
-            file.datasync()
+            with self.turn.away():
+                file.datasync()
             return
         wish = Wish(ticket)
         yield wish
@@ -178,7 +182,8 @@ class Root:
     def fulfil(self, wishes: Sequence[Wish]) -> None:
         """Make what was written durable by one sync of the file system; if it fails, it fails all."""
         try:
-            self._filesystem.wait(min(wish.ticket for wish in wishes))
+            with self.turn.away():
+                self._filesystem.wait(min(wish.ticket for wish in wishes))
         except DurabilityError as error:
             for wish in wishes:
                 wish.failure = error

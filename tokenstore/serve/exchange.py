@@ -1,0 +1,125 @@
+"""A request and the answer to it, as ASGI servers speak them; no framework is needed for that."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from tokenstore.serve.problems import Problem
+from tokenstore.serve.routes import Headers
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+HOP = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade", b"expect",
+    }
+)  # fmt: skip
+"""Headers that are about one connection, not about the request or the answer."""
+
+
+class ClientGoneError(Exception):
+    """The client left before its request was whole."""
+
+
+class Request:
+    """What a client asks."""
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        """GET, POST and so on."""
+        self.path: str = scope["path"]
+        """Decoded."""
+        self.query: str = scope.get("query_string", b"").decode("latin-1")
+        """Encoded, without the question mark."""
+        self.headers: Headers = [(name.lower(), value) for name, value in scope["headers"]]
+        """Names in lower case and values."""
+        self._receive = receive
+
+    def header(self, name: bytes) -> bytes | None:
+        """Give the first header of a name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    def passed_on(self, *dropped: bytes) -> list[tuple[bytes, bytes]]:
+        """Give the headers for the next server, which is told another host and length."""
+        return _without(self.headers, {b"host", b"content-length", b"x-rollout-id", b"x-model-call-id", *dropped})
+
+    async def body(self, limit: int) -> bytes:
+        """Read the body.
+
+        Raises:
+            Problem: It is larger than the limit.
+            ClientGoneError: It did not come whole.
+        """
+        said = self.header(b"content-length") or b"0"
+        if said.isdigit() and len(said) < 20 and int(said) > limit:
+            raise _too_large(limit)
+        found = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            found += message.get("body", b"")
+            if len(found) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                return bytes(found)
+
+    async def gone(self) -> None:
+        """Wait until the client leaves; only after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Reply:
+    """The answer to a client, whole or in pieces."""
+
+    def __init__(self, send: Send) -> None:
+        self.started = False
+        """Whether the client has got the head."""
+        self._send = send
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the head."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body."""
+        if piece:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self, piece: bytes = b"") -> None:
+        """Send the last piece; without it the client sees that the answer is not whole."""
+        await self._send({"type": "http.response.body", "body": piece, "more_body": False})
+
+    async def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send an answer at once."""
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.end(body)
+
+    async def fail(self, problem: Problem) -> None:
+        """Say what is wrong: as an answer, or as the last event of one that has begun and is then broken off."""
+        if self.started:
+            await self.write(problem.last_words)
+        else:
+            await self.whole(problem.status, problem.headers, problem.body)
+
+
+def answer_headers(headers: Headers, *, raw: bool = False) -> list[tuple[bytes, bytes]]:
+    """Give the headers of an answer for the client; raw keeps those that are about the body's bytes."""
+    own = {b"date", b"server"}
+    return _without(headers, own if raw else own | {b"content-length", b"content-encoding"})
+
+
+def _without(headers: Headers, dropped: set[bytes]) -> list[tuple[bytes, bytes]]:
+    """Drop headers, and those that `Connection` names."""
+    named = {name.strip().lower() for key, value in headers if key == b"connection" for name in value.split(b",")}
+    return [(name, value) for name, value in headers if name not in dropped | HOP | named]
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body_too_large", f"the body of a request may have {limit} bytes")

@@ -1,0 +1,146 @@
+"""HTTP towards the engine, and towards a proxy from another host: the only module that imports httpx."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Self
+
+from tokenstore.serve.frames import OversizeError
+
+KEEP_SECONDS = 2.0
+"""An idle connection is given up before the engine does: uvicorn's 5 s, in which a call sent meanwhile would be lost."""
+CONNECT_SECONDS = 10.0
+"""A host that takes longer to accept a connection is down."""
+
+
+class UnreachableError(Exception):
+    """There was no connection, so nothing was sent."""
+
+
+class SilentError(Exception):
+    """Nothing came for longer than is allowed."""
+
+
+class BrokenError(Exception):
+    """The connection broke after something was sent."""
+
+
+class Answer:
+    """An answer whose head has come."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status: int = response.status_code
+        """HTTP status."""
+        self.headers: list[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in response.headers.raw]
+        """Names in lower case and values."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it comes as server-sent events."""
+        return bool(self._response.headers.get("content-type", "").lower().startswith("text/event-stream"))
+
+    async def pieces(self, *, raw: bool = False) -> AsyncIterator[bytes]:
+        """Give the body as it comes; raw is without undoing a compression.
+
+        Raises:
+            SilentError, BrokenError: It did not come whole.
+        """
+        with _translated():
+            async for piece in self._response.aiter_raw() if raw else self._response.aiter_bytes():
+                yield piece
+
+    async def whole(self, limit: int) -> bytes:
+        """Give the whole body.
+
+        Raises:
+            OversizeError: It is larger than the limit.
+            SilentError, BrokenError: It did not come whole.
+        """
+        found = bytearray()
+        async for piece in self.pieces():
+            found += piece
+            if len(found) > limit:
+                raise OversizeError
+        return bytes(found)
+
+
+class Connections:
+    """Kept connections to one server; use it with `async with`.
+
+    Args:
+        base: URL that paths are appended to.
+        timeout: Seconds without a byte after which an answer is given up.
+        transport: One of httpx, in place of the network.
+
+    Raises:
+        ModuleNotFoundError: httpx is not installed; the message says how to add it.
+    """
+
+    def __init__(self, base: str, *, timeout: float, transport: Any = None) -> None:
+        httpx = _httpx()
+        self._base = base
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_SECONDS),
+            trust_env=False,  # a proxy of the environment would not lead to an engine of this network
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, target: str, *, headers: Sequence[tuple[bytes, bytes]] = (), body: bytes = b""
+    ) -> AsyncIterator[Answer]:
+        """Send a request and give its answer when the head has come; redirects are not followed.
+
+        Args:
+            method: GET, POST and so on.
+            target: Encoded path and query.
+            headers: Names in lower case and values.
+            body: Of the request.
+
+        Raises:
+            UnreachableError: Nothing was sent.
+            SilentError, BrokenError: No whole head came.
+        """
+        # Built by hand, since the client itself would add headers of its own to those of the request.
+        httpx = _httpx()
+        url = httpx.URL(self._base + target)
+        request = httpx.Request(method, url, headers=list(headers), content=body)
+        with _translated():
+            response = await self._client.send(request, stream=True)
+        try:
+            yield Answer(response)
+        finally:
+            await response.aclose()
+
+
+def _httpx() -> Any:
+    try:
+        import httpx  # noqa: PLC0415 - optional
+    except ImportError as error:
+        message = "the proxy and its client need httpx; 'pip install tokenstore[serve]' adds it"
+        raise ModuleNotFoundError(message, name="httpx") from error
+    return httpx
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Say in our words how a request failed."""
+    httpx = _httpx()
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise UnreachableError(type(error).__name__) from error
+    except httpx.TimeoutException as error:
+        raise SilentError(type(error).__name__) from error
+    except (httpx.RequestError, httpx.StreamError) as error:
+        raise BrokenError(type(error).__name__) from error
