@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "serve": FACE,
     "view": FACE,
     "cluster": FACE,
-    "cli": FACE,
+    "cli": (*FACE, "view"),
 }
 """What a module may import from the package, by the longest name that is its beginning; itself and below always."""
 
@@ -81,6 +81,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "numpy": ("trajectories.packing", "export.npz"),
     "pyarrow": ("export.parquet",),
     "sniffio": ("loop",),
+    "tokenizers": ("view.vocabulary",),
+    "argcomplete": ("cli.completion",),
     "asyncio": (),
     "trio": (),
     "pytest": (),

@@ -51,6 +51,7 @@ def test_case_21_large_entries_take_bounded_memory(backend: str, tmp_path: Path)
 
 
 @pytest.mark.kernel
+@pytest.mark.timeout(300)
 @BACKENDS
 def test_case_21_fifty_entries_of_20_mb_take_bounded_memory(backend: str, tmp_path: Path) -> None:
     """The report's own size: a gigabyte of images, put at once, in a fraction of it."""

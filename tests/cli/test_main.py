@@ -175,7 +175,13 @@ def test_expected_errors_are_one_line(
     assert message.count("\n") == 1
 
 
-def test_a_bug_is_not_hidden() -> None:
-    """An unexpected error keeps its traceback."""
+def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unexpected error is told as a bug, and shows where it is if that is asked for."""
+    error = ExceptionGroup("g", [ZeroDivisionError("by zero")])
+
+    assert explain(error) == 70
+    assert capsys.readouterr().err.startswith("tokenstore: a bug, please report it (ZeroDivisionError: by zero)")
+
+    monkeypatch.setenv("TOKENSTORE_TRACEBACK", "1")
     with pytest.raises(ExceptionGroup):
-        explain(ExceptionGroup("g", [ZeroDivisionError()]))
+        explain(error)

@@ -82,6 +82,7 @@ class Account:
             problem = self._missing(operation, found)
             if problem:
                 stands = f"it is {found.state}, version {found.version}, incomplete by {list(found.reasons)}"
+                stands += ", the power was cut" if self.was_cut else ", the power was never cut"
                 verdict.lost.append(
                     f"{self.rollout}: {operation.kind} {operation.call} was acknowledged, {problem}; {stands}"
                 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 
 from tokenstore.cli import (
     completion,
@@ -24,6 +25,7 @@ from tokenstore.cli import (
     mark,
     repair,
     retire,
+    serve,
     show,
     stats,
     top,
@@ -37,7 +39,7 @@ _STATUSES = """\
 exit status: 0 all done, 1 something was refused or failed, or needs attention,
 2 wrong usage, 70 a bug of ours, 130 interrupted, 141 the reader of the output has gone"""
 
-_COMMANDS = (demo, ingest, ls, show, stats, top, view, export, verify, repair)
+_COMMANDS: tuple[ModuleType, ...] = (demo, ingest, ls, show, stats, top, view, export, serve, verify, repair)
 _COMMANDS += (freeze, mark, drop, retire, delete, gc, completion)
 
 

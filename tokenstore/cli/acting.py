@@ -1,4 +1,4 @@
-"""What the commands that change rollouts share: asking before, looking that they are there, and saying what was done."""
+"""What the commands that change rollouts share: asking, looking that they are there, and saying what was done."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     """Print the script."""
     if find_spec("argcomplete") is None:
         raise CommandError("completion needs argcomplete; \"pip install 'tokenstore[cli]'\" adds it")
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    script = argcomplete.shellcode(["tokenstore"], shell=arguments.shell)
+    script = shellcode(["tokenstore"], shell=arguments.shell)
     if output.json:
         output.document({"shell": arguments.shell, "script": script})
     else:

@@ -18,6 +18,4 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "Remove rollouts and their fences, so that the ids start empty: only when nothing writes to them any more, "
         "or a late write would begin them anew. Asks unless --yes."
     )
-    add_removal(
-        commands, "delete", about, brief="remove rollouts and their fences", remove=TokenCaptureStore.delete
-    )
+    add_removal(commands, "delete", about, brief="remove rollouts and their fences", remove=TokenCaptureStore.delete)

@@ -67,11 +67,7 @@ def _tell(old: Sequence[str], line: str, output: Output) -> int:
 async def _old(root: str, age: float) -> list[str]:
     async with TokenCaptureStore(root) as store:
         return sorted(
-            [
-                status.rollout_id
-                async for status in store.rollouts()
-                if status.state == "retired" and status.age > age
-            ]
+            [status.rollout_id async for status in store.rollouts() if status.state == "retired" and status.age > age]
         )
 
 

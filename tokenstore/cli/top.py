@@ -28,6 +28,7 @@ from tokenstore.cli.watching import Change, Look, Samples, change, parse_metrics
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+_BUSIEST = (Column("rollout"), Column("new calls", right=True))
 SCRAPE_SECONDS = 5.0
 """Patience with a process that publishes metrics."""
 
@@ -119,15 +120,17 @@ def _finite(value: float | None) -> float | None:
 def _painting(output: Output) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Give what shows an interval: a picture that is renewed, a line, or JSON."""
     with output.live() as renew:
-        if output.json:
-            yield lambda document: (output.document(document), output.flush())[1]
-        elif renew is None:
-            yield lambda document: (output.text(_line(document)), output.flush())[1]
-        else:
-            columns = (Column("rollout"), Column("new calls", right=True))
-            yield lambda document: renew(
-                _line(document), columns, [(name, str(calls)) for name, calls in document["busiest"].items()]
-            )
+
+        def paint(document: dict[str, Any]) -> None:
+            if output.json:
+                output.document(document)
+            elif renew is None:
+                output.text(_line(document))
+            else:
+                renew(_line(document), _BUSIEST, [(name, str(calls)) for name, calls in document["busiest"].items()])
+            output.flush()
+
+        yield paint
 
 
 def _line(document: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import math
 import re
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_BYTES = {"": 1, **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)}}
+_BYTES: dict[str, int] = {"": 1, **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)}}
 _BYTES |= {"b": 1, **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)}}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
@@ -27,4 +27,4 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(text.lower())
     if match is None or match[2] not in _BYTES or not math.isfinite(float(match[1])):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write for example 500, 10kB, 1.5MB or 2GiB")
-    return round(float(match[1]) * _BYTES[match[2]])
+    return int(float(match[1]) * _BYTES[match[2]])

@@ -57,6 +57,8 @@ class ChoiceAssembler(Assembler):
 
     def _take_root(self, piece: Piece) -> None:
         """Keep prompt ids, and ids that come all at once; given again, they must be the same."""
+        if not piece.prompts and not piece.ids:  # as in most chunks: a long prompt is not looked at for each token
+            return
         found = self._root.add(piece)
         agreed(self._call, found.prompts)
         agreed(self._call, found.ids)

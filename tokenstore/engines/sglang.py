@@ -172,6 +172,8 @@ class _Generate:
         return attrs.evolve(found, prompts=self._prompts, log_probs=carriers, counts=counts)
 
     def _take_prompt(self, prompts: list[Carrier]) -> None:
+        if not prompts:
+            return
         agreed(self._call, [*self._prompts, *prompts])
         whole = [carrier for carrier in (*self._prompts, *prompts) if None not in carrier[1]]
         self._prompts = (whole or [*self._prompts, *prompts])[:1]

@@ -14,7 +14,7 @@ import attrs
 
 from tokenstore.codec import dumps, loads
 from tokenstore.serve.endpoints import Endpoint, Path
-from tokenstore.serve.problems import Problem
+from tokenstore.serve.problems import ProxyError
 
 COUNTS = ("n", "best_of", "num_return_sequences", "n_cmpl")
 """Members of a request that ask for several samples."""
@@ -57,7 +57,7 @@ def plan_of(endpoint: Endpoint, body: bytes) -> Plan:
     """Make the engine's request of the client's.
 
     Raises:
-        Problem: The request cannot be captured; the message says what to change.
+        ProxyError: The request cannot be captured; the message says what to change.
     """
     asked = _parsed(body)
     _check_single(asked)
@@ -67,11 +67,11 @@ def plan_of(endpoint: Endpoint, body: bytes) -> Plan:
     if wanted(asked.get("logprobs")):
         options.pop(_NAMES_IDS, None)  # it would put ids in the place of the texts that the client asked for
     if wanted(asked.get("post_sampling_probs")) and "post_sampling_probs" in options:
-        raise Problem(400, "not_capturable", "post_sampling_probs gives no log probabilities; leave it out")
+        raise ProxyError(400, "not_capturable", "post_sampling_probs gives no log probabilities; leave it out")
     try:
         sent = dumps(merged(asked, options), sort_keys=False)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise Problem(400, "invalid_json", "the body holds what cannot be written as JSON again") from error
+        raise ProxyError(400, "invalid_json", "the body holds what cannot be written as JSON again") from error
     return Plan(
         endpoint=endpoint,
         body=sent,
@@ -103,24 +103,28 @@ def _parsed(body: bytes) -> dict[str, Any]:
     try:
         asked = loads(body, unique_keys=True)
     except (ValueError, RecursionError) as error:
-        raise Problem(400, "invalid_json", "the body is no well-formed JSON, or has two members of one name") from error
+        raise ProxyError(
+            400, "invalid_json", "the body is no well-formed JSON, or has two members of one name"
+        ) from error
     if not isinstance(asked, dict):
-        raise Problem(400, "invalid_json", "the body is no JSON object")
+        raise ProxyError(400, "invalid_json", "the body is no JSON object")
     return asked
 
 
 def _check_single(asked: Mapping[str, Any]) -> None:
     sampling = asked.get("sampling_params")
     if isinstance(sampling, list):
-        raise Problem(400, "not_capturable", "sampling_params is a list; send each prompt as a call of its own")
+        raise ProxyError(400, "not_capturable", "sampling_params is a list; send each prompt as a call of its own")
     for holder in (asked, sampling if isinstance(sampling, dict) else {}):
         for name in COUNTS:
             if wanted(holder.get(name)) and holder[name] != 1:
-                raise Problem(400, "not_capturable", f"{name} must be 1: each sample is a call of its own; send more")
+                raise ProxyError(
+                    400, "not_capturable", f"{name} must be 1: each sample is a call of its own; send more"
+                )
     for name in PROMPTS:
         value = asked.get(name)
         if isinstance(value, list) and value and not _ids(value):
-            raise Problem(400, "not_capturable", f"{name} is a list of prompts; send each as a call of its own")
+            raise ProxyError(400, "not_capturable", f"{name} is a list of prompts; send each as a call of its own")
 
 
 def _ids(value: object) -> bool:
@@ -133,7 +137,7 @@ def _prompt_ids(endpoint: Endpoint, asked: Mapping[str, Any]) -> list[int] | Non
         return value
     if endpoint.prompt_needed:
         told = f"send {endpoint.prompt} as a list of token ids: this engine does not give a prompt's ids back"
-        raise Problem(400, "not_capturable", told)
+        raise ProxyError(400, "not_capturable", told)
     return None
 
 

@@ -54,7 +54,12 @@ _VLLM: dict[Path, str] = {
     ("prompt_token_ids",): _IDS,
     **_below(
         _CHOICE,
-        {"token_ids": _IDS, "prompt_token_ids": _IDS, "logprobs": "logprobs", "weight_versions": "return_weight_versions"},
+        {
+            "token_ids": _IDS,
+            "prompt_token_ids": _IDS,
+            "logprobs": "logprobs",
+            "weight_versions": "return_weight_versions",
+        },
     ),
 }
 _VLLM_TOKENS: dict[Path, str] = _below(
@@ -90,12 +95,10 @@ _ITEMS: tuple[Path, ...] = (
     (*_CHOICE, "message"),
     (*_CHOICE, "delta"),
 )
-_RESPONSES: dict[Path, str] = {
-    (*place, field): "return_token_id_information" for place in _ITEMS for field in _ARRAYS
-}
+_RESPONSES: dict[Path, str] = {(*place, field): "return_token_id_information" for place in _ITEMS for field in _ARRAYS}
 
 
-def _nothing(_: bool) -> dict[str, Any]:  # noqa: FBT001 - the signature of `Endpoint.options`
+def _nothing(_: bool) -> dict[str, Any]:
     return {}  # a setting of the server, which requests cannot ask for
 
 

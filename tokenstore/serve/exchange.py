@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from tokenstore.serve.problems import Problem
+from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import Headers
 
 Message = MutableMapping[str, Any]
@@ -51,7 +51,7 @@ class Request:
         """Read the body.
 
         Raises:
-            Problem: It is larger than the limit.
+            ProxyError: It is larger than the limit.
             ClientGoneError: It did not come whole.
         """
         said = self.header(b"content-length") or b"0"
@@ -80,11 +80,12 @@ class Reply:
     def __init__(self, send: Send) -> None:
         self.started = False
         """Whether the client has got the head."""
+        self._events = False
         self._send = send
 
-    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Send the head."""
-        self.started = True
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, events: bool = False) -> None:
+        """Send the head, perhaps of a body of server-sent events."""
+        self.started, self._events = True, events
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def write(self, piece: bytes) -> None:
@@ -101,12 +102,12 @@ class Reply:
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self.end(body)
 
-    async def fail(self, problem: Problem) -> None:
+    async def fail(self, problem: ProxyError) -> None:
         """Say what is wrong: as an answer, or as the last event of one that has begun and is then broken off."""
-        if self.started:
-            await self.write(problem.last_words)
-        else:
+        if not self.started:
             await self.whole(problem.status, problem.headers, problem.body)
+        elif self._events:
+            await self.write(problem.last_words)
 
 
 def answer_headers(headers: Headers, *, raw: bool = False) -> list[tuple[bytes, bytes]]:
@@ -121,5 +122,5 @@ def _without(headers: Headers, dropped: set[bytes]) -> list[tuple[bytes, bytes]]
     return [(name, value) for name, value in headers if name not in dropped | HOP | named]
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "body_too_large", f"the body of a request may have {limit} bytes")
+def _too_large(limit: int) -> ProxyError:
+    return ProxyError(413, "body_too_large", f"the body of a request may have {limit} bytes")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Self
 
 from tokenstore.serve.frames import OversizeError
 
 KEEP_SECONDS = 2.0
-"""An idle connection is given up before the engine does: uvicorn's 5 s, in which a call sent meanwhile would be lost."""
+"""An idle connection is given up before the engine does it (uvicorn: 5 s): a call sent at that moment would be lost."""
 CONNECT_SECONDS = 10.0
 """A host that takes longer to accept a connection is down."""
 
@@ -41,15 +41,16 @@ class Answer:
         """Whether it comes as server-sent events."""
         return bool(self._response.headers.get("content-type", "").lower().startswith("text/event-stream"))
 
-    async def pieces(self, *, raw: bool = False) -> AsyncIterator[bytes]:
+    async def pieces(self, *, raw: bool = False) -> AsyncGenerator[bytes]:
         """Give the body as it comes; raw is without undoing a compression.
 
         Raises:
             SilentError, BrokenError: It did not come whole.
         """
         with _translated():
-            async for piece in self._response.aiter_raw() if raw else self._response.aiter_bytes():
-                yield piece
+            async with aclosing(self._response.aiter_raw() if raw else self._response.aiter_bytes()) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def whole(self, limit: int) -> bytes:
         """Give the whole body.
@@ -59,10 +60,11 @@ class Answer:
             SilentError, BrokenError: It did not come whole.
         """
         found = bytearray()
-        async for piece in self.pieces():
-            found += piece
-            if len(found) > limit:
-                raise OversizeError
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                found += piece
+                if len(found) > limit:
+                    raise OversizeError
         return bytes(found)
 
 
@@ -89,11 +91,14 @@ class Connections:
         )
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.__aexit__(None, None, None)
+        await self.close()
+
+    async def close(self) -> None:
+        """Let the connections go. May be called again."""
+        await self._client.aclose()
 
     @asynccontextmanager
     async def ask(

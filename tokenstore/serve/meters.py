@@ -24,13 +24,6 @@ class Meters:
         """Calls that have not ended."""
         self.passed = 0
         """Requests that do not generate and were passed through."""
-        self.largest_in_flight = 0
-        """Most calls at once so far."""
-
-    def begin(self) -> None:
-        """Count a call in."""
-        self.in_flight += 1
-        self.largest_in_flight = max(self.largest_in_flight, self.in_flight)
 
     def text(self, store: StoreStatistics) -> str:
         """Write everything, with the counters of the store."""
@@ -42,7 +35,6 @@ class Meters:
             yield f'tokenstore_proxy_calls_total{{outcome="{outcome}"}} {count}\n'
         yield from _metric("proxy_passed_through_total", "counter", self.passed)
         yield from _metric("proxy_calls_in_flight", "gauge", self.in_flight)
-        yield from _metric("proxy_calls_in_flight_most", "gauge", self.largest_in_flight)
         for name, value in attrs.asdict(store).items():
             if name in _GAUGES:
                 yield from _metric(f"store_{_SECONDS.get(name, name)}", "gauge", value)

@@ -23,7 +23,7 @@ _STORE: tuple[tuple[type[TokenStoreError], int, str, bool], ...] = (
 """Error of the store, status, code, and whether asking again may help; the first that fits counts."""
 
 
-class Problem(Exception):
+class ProxyError(Exception):
     """The client gets an error; before its answer has begun, with this status.
 
     Args:
@@ -63,13 +63,13 @@ class Problem(Exception):
         return self.frame if self.frame is not None else b"data: " + self.body + b"\n\n"
 
 
-def store_problem(error: TokenStoreError, *, before: bool) -> Problem:
+def store_problem(error: TokenStoreError, *, before: bool) -> ProxyError:
     """Say that the store did not take a call.
 
     Args:
         error: What it raised.
         before: Nothing was sent to the engine yet.
     """
-    status, code, retry = next(rest for kind, *rest in _STORE if isinstance(error, kind))
+    status, code, retry = next(row[1:] for row in _STORE if isinstance(error, row[0]))
     told = "the engine was not asked" if before else "the answer is not in the store and is withheld"
-    return Problem(status, code, f"{told}: {error}", retry=retry and before)
+    return ProxyError(status, code, f"{told}: {error}", retry=retry and before)

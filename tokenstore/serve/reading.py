@@ -28,9 +28,7 @@ def read_whole(plan: Plan, rollout_id: str, call_id: str, body: bytes) -> tuple[
         EngineAnswerError: The answer cannot be trusted.
     """
     answer = _parsed(plan, rollout_id, call_id, body)
-    entry = plan.endpoint.engine.entry_from_response(
-        answer, rollout_id=rollout_id, model_call_id=call_id, **plan.about
-    )
+    entry = plan.endpoint.engine.entry_from_response(answer, rollout_id=rollout_id, model_call_id=call_id, **plan.about)
     shown = without(answer, tree_of(plan.hidden))
     return entry, body if shown is answer else dumps(shown, sort_keys=False)
 

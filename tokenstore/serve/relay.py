@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from time import perf_counter
-from typing import Any
 from uuid import uuid4
 
 import attrs
@@ -25,6 +25,7 @@ from anyio import to_thread
 from tokenstore.capture import Capture
 from tokenstore.errors import EngineAnswerError, EngineFailureError, TokenStoreError
 from tokenstore.ids import MAX_MODEL_CALL_ID, validate_model_call_id
+from tokenstore.records import TokenEntry
 from tokenstore.serve.asking import Plan, plan_of
 from tokenstore.serve.endpoints import ENDPOINTS
 from tokenstore.serve.exchange import Reply, Request, answer_headers
@@ -32,9 +33,9 @@ from tokenstore.serve.frames import OversizeError
 from tokenstore.serve.http import Answer, BrokenError, Connections, SilentError, UnreachableError
 from tokenstore.serve.meters import Meters
 from tokenstore.serve.outcomes import UNREACHABLE, failure_code, refusal_code
-from tokenstore.serve.problems import Problem, store_problem
+from tokenstore.serve.problems import ProxyError, store_problem
 from tokenstore.serve.reading import Passing, read_whole
-from tokenstore.serve.routes import CALL_HEADER, Route
+from tokenstore.serve.routes import CALL_HEADER, ROLLOUT_HEADER, Route
 from tokenstore.serve.settings import MAX_ANSWER_BYTES, ProxySettings
 from tokenstore.store import TokenCaptureStore
 
@@ -45,7 +46,7 @@ UNIQUE = 12
 """Characters that make the id of each attempt its own, so that a client's retry is a call of its own."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Whole:
     """An answer to be sent at once."""
 
@@ -57,9 +58,7 @@ class Whole:
 class Relay:
     """Passes requests on and captures what generates."""
 
-    def __init__(
-        self, settings: ProxySettings, store: TokenCaptureStore, engine: Connections, meters: Meters
-    ) -> None:
+    def __init__(self, settings: ProxySettings, store: TokenCaptureStore, engine: Connections, meters: Meters) -> None:
         self._settings = settings
         self._store = store
         self._engine = engine
@@ -71,36 +70,27 @@ class Relay:
         headers = request.passed_on()
         async with self._asked(request, route, headers, body) as answer:
             await reply.start(answer.status, answer_headers(answer.headers, raw=True))
-            async for piece in answer.pieces(raw=True):
-                await reply.write(piece)
+            async with aclosing(answer.pieces(raw=True)) as pieces:
+                async for piece in pieces:
+                    await reply.write(piece)
             await reply.end()
 
     async def generating(self, request: Request, route: Route, body: bytes, reply: Reply) -> None:
         """Capture a call.
 
         Raises:
-            Problem: The client is to be told; the loss, if it is one, is recorded.
+            ProxyError: The client is to be told; the loss, if it is one, is recorded.
         """
+        call = InFlight(route.rollout_id or "")
+        self._meters.in_flight += 1
+        started = perf_counter()
         try:
-            plan, call_id = self._planned(request, route, body)
-        except Problem:
-            self._meters.calls["rejected"] += 1
-            raise
-        self._meters.begin()
-        started, outcome = perf_counter(), "lost"
-        try:
-            outcome = await self._captured(request, route, plan, call_id, reply)
-        except Problem as problem:
-            outcome = "refused" if problem.code == UNREACHABLE else "lost"
-            raise
-        except _NotBegunError as error:
-            outcome = "rejected"
-            raise error.problem from error
+            await self._captured(request, route, body, call, reply)
         finally:
             self._meters.in_flight -= 1
-            self._meters.calls[outcome] += 1
+            self._meters.calls[call.outcome] += 1
             seconds = perf_counter() - started
-            logger.info("rollout %s, call %s: %s after %.3f s", route.rollout_id, call_id, outcome, seconds)
+            logger.info("rollout %s, call %s: %s after %.3f s", call.rollout_id, call.call_id, call.outcome, seconds)
 
     # ------------------------------------------------------------------------------------------ before the engine
 
@@ -108,49 +98,42 @@ class Relay:
         endpoint = ENDPOINTS[self._settings.engine_kind].get(route.path)
         if endpoint is None:
             told = f"{route.path} of the engine kind {self._settings.engine_kind} gives no ids, so it is not captured"
-            raise Problem(501, "not_capturable", f"{told}; is --engine-kind right?")
+            raise ProxyError(501, "not_capturable", f"{told}; is --engine-kind right?")
         if route.rollout_id is None:
             told = "the call names no rollout: use /rollouts/<id>/v1 as the base URL, or the header X-Rollout-Id"
-            raise Problem(400, "no_rollout", told)
-        if self._meters.in_flight >= self._settings.max_calls:
+            raise ProxyError(400, "no_rollout", told)
+        if self._meters.in_flight > self._settings.max_calls:
             told = f"{self._settings.max_calls} calls are in flight, which is the limit"
-            raise Problem(503, "too_many_calls", told, retry=True)
+            raise ProxyError(503, "too_many_calls", told, retry=True)
         return plan_of(endpoint, body), call_id_of(request.header(CALL_HEADER))
 
-    async def _captured(self, request: Request, route: Route, plan: Plan, call_id: str, reply: Reply) -> str:
-        rollout_id = str(route.rollout_id)
+    async def _captured(self, request: Request, route: Route, body: bytes, call: InFlight, reply: Reply) -> None:
+        plan, call.call_id = self._planned(request, route, body)
         answer: Whole | None = None
-        async with self._capturing(rollout_id, call_id) as call:
-            headers = [*request.passed_on(b"accept-encoding", b"content-type"), *_SENT]
-            try:
-                async with self._asked(request, route, headers, plan.body) as found:
-                    if found.streamed and 200 <= found.status < 300:
-                        await self._stream(call, plan, found, reply)
-                    else:
-                        answer = await self._whole(call, plan, found)
-            except Problem as problem:
-                if problem.code == UNREACHABLE:
-                    await _refuse(call, UNREACHABLE)
-                raise
+        try:
+            async with self._store.capture(call.rollout_id, call.call_id) as capture:
+                call.begun(capture)
+                answer = await self._exchanged(request, route, plan, call, reply)
+        except TokenStoreError as error:  # whatever comes later is a problem already: the intent was not recorded
+            raise store_problem(error, before=True) from error
         if answer is not None:  # the refusal or the loss is recorded, and then the client is told
             await reply.whole(answer.status, answer.headers, answer.body)
-        return "stored" if _stored(call) else "refused" if call.settled else "lost"
 
-    @asynccontextmanager
-    async def _capturing(self, rollout_id: str, call_id: str) -> AsyncIterator[Capture]:
-        """Guard a call, and tell an intent that could not be recorded from all that comes later."""
-        guard = self._store.capture(rollout_id, call_id)
+    async def _exchanged(
+        self, request: Request, route: Route, plan: Plan, call: InFlight, reply: Reply
+    ) -> Whole | None:
+        """Ask the engine and settle the call; gives a whole answer back, a stream has been sent."""
+        headers = [*request.passed_on(b"accept-encoding", b"content-type"), *_SENT]
         try:
-            call = await guard.__aenter__()
-        except TokenStoreError as error:
-            raise _NotBegunError(store_problem(error, before=True)) from error
-        try:
-            yield call
-        except BaseException as error:
-            if not await guard.__aexit__(type(error), error, error.__traceback__):
-                raise
-        else:
-            await guard.__aexit__(None, None, None)
+            async with self._asked(request, route, headers, plan.body) as answer:
+                if answer.streamed and 200 <= answer.status < 300:
+                    await self._stream(call, plan, answer, reply)
+                    return None
+                return await self._whole(call, plan, answer)
+        except ProxyError as problem:
+            if problem.code == UNREACHABLE:
+                await call.refuse(UNREACHABLE)
+            raise
 
     @asynccontextmanager
     async def _asked(
@@ -163,75 +146,108 @@ class Relay:
                 yield answer
         except UnreachableError as error:
             told = f"the engine at {self._settings.engine} cannot be connected to; nothing was sent"
-            raise Problem(502, UNREACHABLE, told, retry=True) from error
+            raise ProxyError(502, UNREACHABLE, told, retry=True) from error
         except SilentError as error:
             told = f"the engine was silent for {self._settings.engine_timeout:g} s"
-            raise Problem(504, "engine_timeout", told) from error
+            raise ProxyError(504, "engine_timeout", told) from error
         except BrokenError as error:
-            raise Problem(502, "engine_broke_off", f"the connection to the engine broke ({error})") from error
+            raise ProxyError(502, "engine_broke_off", f"the connection to the engine broke ({error})") from error
         except OversizeError as error:
             told = f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes"
-            raise Problem(502, "answer_too_large", told) from error
+            raise ProxyError(502, "answer_too_large", told) from error
 
     # ------------------------------------------------------------------------------------------ the engine's answer
 
-    async def _whole(self, call: Capture, plan: Plan, answer: Answer) -> Whole:
+    async def _whole(self, call: InFlight, plan: Plan, answer: Answer) -> Whole:
         """Store a whole answer, or record its refusal; it is sent afterwards."""
         body = await answer.whole(MAX_ANSWER_BYTES)
-        engine, call_id = plan.endpoint.engine, call.model_call_id
+        headers = call.headers(answer)
         if 300 <= answer.status < 400:  # a client that followed it would go past the proxy
             told = f"the engine redirects with status {answer.status}; start the proxy with its final URL"
-            raise Problem(502, "engine_redirects", told)
+            raise ProxyError(502, "engine_redirects", told)
         if not 200 <= answer.status < 300:
-            await _refuse(call, refusal_code(engine, call_id, answer.status, body))
-            return Whole(status=answer.status, headers=_headers(call, answer), body=body)
+            await call.refuse(refusal_code(plan.endpoint.engine, call.call_id, answer.status, body))
+            return Whole(answer.status, headers, body)
+        read = partial(read_whole, plan, call.rollout_id, call.call_id, body)
         try:
-            if len(body) > LARGE:
-                entry, shown = await to_thread.run_sync(read_whole, plan, call.rollout_id, call_id, body)
-            else:
-                entry, shown = read_whole(plan, call.rollout_id, call_id, body)
+            entry, shown = await to_thread.run_sync(read) if len(body) > LARGE else read()
         except EngineFailureError as failure:
-            await _refuse(call, failure_code(engine, call_id, failure))
-            status = failure.status if failure.status and failure.status >= 400 else 502
-            return Whole(status=status, headers=_headers(call, answer), body=body)
+            await call.refuse(failure_code(plan.endpoint.engine, call.call_id, failure))
+            return Whole(failure.status if failure.status and failure.status >= 400 else 502, headers, body)
         except TokenStoreError as error:
             raise _unreadable(error) from error
-        await _put(call, entry)
-        return Whole(status=answer.status, headers=_headers(call, answer), body=shown)
+        await call.put(entry)
+        return Whole(answer.status, headers, shown)
 
-    async def _stream(self, call: Capture, plan: Plan, answer: Answer, reply: Reply) -> None:
+    async def _stream(self, call: InFlight, plan: Plan, answer: Answer, reply: Reply) -> None:
         """Pass a stream on as it comes, but its end only when the entry is durable."""
-        passing = Passing(plan, call.rollout_id, call.model_call_id, MAX_ANSWER_BYTES)
+        passing = Passing(plan, call.rollout_id, call.call_id, MAX_ANSWER_BYTES)
         try:
-            await reply.start(answer.status, _headers(call, answer))
-            async for piece in answer.pieces():
-                await reply.write(passing.take(piece))
+            await reply.start(answer.status, call.headers(answer), events=True)
+            async with aclosing(answer.pieces()) as pieces:
+                async for piece in pieces:
+                    await reply.write(passing.take(piece))
             entry = passing.entry()
         except EngineFailureError as failure:
-            await _refuse(call, failure_code(plan.endpoint.engine, call.model_call_id, failure))
-            raise Problem(502, "engine_failed", str(failure), frame=passing.failed) from failure
+            await call.refuse(failure_code(plan.endpoint.engine, call.call_id, failure))
+            raise ProxyError(502, "engine_failed", str(failure), frame=passing.failed) from failure
         except TokenStoreError as error:
             raise _unreadable(error) from error
-        await _put(call, entry)
+        await call.put(entry)
         await reply.end(passing.held)
 
 
+class InFlight:
+    """A call on its way, and what it came to."""
+
+    def __init__(self, rollout_id: str) -> None:
+        self.rollout_id = rollout_id
+        self.call_id = ""
+        self.outcome = "rejected"
+        """One of `OUTCOMES`."""
+        self._capture: Capture
+
+    def begun(self, capture: Capture) -> None:
+        """Take note that the intent is durable: whatever settles nothing from here on is a loss."""
+        self._capture, self.outcome = capture, "lost"
+
+    async def put(self, entry: TokenEntry) -> None:
+        """Store the entry.
+
+        Raises:
+            ProxyError: It is not in the store.
+        """
+        try:
+            await self._capture.put(entry)
+        except TokenStoreError as error:
+            raise store_problem(error, before=False) from error
+        self.outcome = "stored"
+
+    async def refuse(self, code: str | None) -> None:
+        """Record a refusal, if it is one; if it cannot be recorded it is a loss, and the client hears of its cause."""
+        if code is None:
+            return
+        try:
+            await self._capture.refuse(code)
+        except TokenStoreError:
+            logger.exception("rollout %s: the refusal of call %s was not recorded", self.rollout_id, self.call_id)
+        else:
+            self.outcome = "refused"
+
+    def headers(self, answer: Answer) -> list[tuple[bytes, bytes]]:
+        """Give the engine's headers, and those by which the client finds the entry."""
+        named = [(ROLLOUT_HEADER, self.rollout_id.encode()), (CALL_HEADER, self.call_id.encode("latin-1"))]
+        return [*answer_headers(answer.headers), *named]
+
+
 _SENT = [(b"accept-encoding", b"identity"), (b"content-type", b"application/json")]
-
-
-class _NotBegunError(Exception):
-    """The intent could not be recorded, so the engine was not asked."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
 
 
 def call_id_of(given: bytes | None) -> str:
     """Make the id of a call: the client's own word for it, if it gave one, and what makes each attempt its own.
 
     Raises:
-        Problem: The word cannot be part of an id.
+        ProxyError: The word cannot be part of an id.
     """
     unique = uuid4().hex[:UNIQUE]
     if given is None:
@@ -240,36 +256,10 @@ def call_id_of(given: bytes | None) -> str:
         return validate_model_call_id(f"{given.decode('latin-1')}.{unique}")
     except TokenStoreError as error:
         told = f"X-Model-Call-Id has up to {MAX_MODEL_CALL_ID - UNIQUE - 1} characters, none of them control characters"
-        raise Problem(400, "invalid_call_id", told) from error
+        raise ProxyError(400, "invalid_call_id", told) from error
 
 
-def _stored(call: Capture) -> bool:
-    return getattr(call, "stored", False)
-
-
-def _headers(call: Capture, answer: Answer) -> list[tuple[bytes, bytes]]:
-    named = [(b"x-rollout-id", call.rollout_id.encode()), (CALL_HEADER, call.model_call_id.encode("latin-1"))]
-    return [*answer_headers(answer.headers), *named]
-
-
-async def _put(call: Capture, entry: Any) -> None:
-    try:
-        await call.put(entry)
-    except TokenStoreError as error:
-        raise store_problem(error, before=False) from error
-
-
-async def _refuse(call: Capture, code: str | None) -> None:
-    """Record a refusal, if it is one; one that cannot be recorded is a loss, and the client hears of the cause."""
-    if code is None:
-        return
-    try:
-        await call.refuse(code)
-    except TokenStoreError:
-        logger.exception("rollout %s: the refusal of call %s was not recorded", call.rollout_id, call.model_call_id)
-
-
-def _unreadable(error: TokenStoreError) -> Problem:
+def _unreadable(error: TokenStoreError) -> ProxyError:
     told = f"the engine's answer cannot be stored and is withheld: {error}"
     code = "answer_not_capturable" if isinstance(error, EngineAnswerError) else "answer_not_storable"
-    return Problem(502, code, told)
+    return ProxyError(502, code, told)

@@ -19,7 +19,7 @@ import attrs
 
 from tokenstore.errors import InvalidRolloutIdError
 from tokenstore.ids import validate_rollout_id
-from tokenstore.serve.problems import Problem
+from tokenstore.serve.problems import ProxyError
 
 PREFIXES = ("rollouts", "ng-rollout")
 """First segments of a path whose second is a rollout id."""
@@ -55,24 +55,26 @@ def route_of(path: str, headers: Headers) -> Route:
         headers: Of the request.
 
     Raises:
-        Problem: The path is ambiguous, the rollout id is none, or two places name different ones.
+        ProxyError: The path is ambiguous, the rollout id is none, or two places name different ones.
     """
     segments = path.removeprefix("/").split("/")
     if segments != [""] and any(segment in ("", ".", "..") for segment in segments):
-        raise Problem(400, "ambiguous_path", "the path holds an empty segment, '.' or '..'; servers disagree on those")
+        raise ProxyError(
+            400, "ambiguous_path", "the path holds an empty segment, '.' or '..'; servers disagree on those"
+        )
     named = {value.decode("latin-1").strip() for name, value in headers if name == ROLLOUT_HEADER}
     if segments[0] in PREFIXES and len(segments) > 1:
         named.add(segments[1])
         segments = segments[2:]
     if segments[:1] and segments[0] in OWN:
-        raise Problem(404, "not_found", "there is no such route; those of the proxy have no rollout before them")
+        raise ProxyError(404, "not_found", "there is no such route; those of the proxy have no rollout before them")
     return Route("/" + "/".join(segments), _only(named))
 
 
 def _only(named: set[str]) -> str | None:
     if len(named) > 1:
-        raise Problem(400, "two_rollouts", "the path and the header X-Rollout-Id name different rollouts")
+        raise ProxyError(400, "two_rollouts", "the path and the header X-Rollout-Id name different rollouts")
     try:
         return validate_rollout_id(named.pop()) if named else None
     except InvalidRolloutIdError as error:
-        raise Problem(400, "invalid_rollout_id", str(error)) from error
+        raise ProxyError(400, "invalid_rollout_id", str(error)) from error

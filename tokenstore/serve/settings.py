@@ -22,7 +22,7 @@ ENGINE_TIMEOUT = 600.0
 
 
 def _positive(_: object, field: attrs.Attribute[Any], value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not 0 < value < float("inf"):
         raise ValueError(f"ProxySettings.{field.name} is {value!r}, a positive number is allowed")
 
 

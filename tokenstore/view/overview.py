@@ -17,7 +17,25 @@ import attrs
 from tokenstore.records import RolloutState, RolloutStatus, TokenCaptureSnapshot
 from tokenstore.view.page import asset, page
 
-LOG_PROB_EDGES = (-12.0, -10.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.5, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, -0.1, 0.0)
+LOG_PROB_EDGES = (
+    -12.0,
+    -10.0,
+    -8.0,
+    -7.0,
+    -6.0,
+    -5.0,
+    -4.0,
+    -3.0,
+    -2.5,
+    -2.0,
+    -1.5,
+    -1.0,
+    -0.75,
+    -0.5,
+    -0.25,
+    -0.1,
+    0.0,
+)
 """Where the bars of log probabilities begin; the first one also holds what is below, the last one is exactly 0."""
 TIME_BARS = 24
 """Bars of the picture over time."""
@@ -78,12 +96,12 @@ def overview_page(overview: Overview, root: str) -> str:
         The whole file.
     """
     charts = [
-        _chart("Calls of a rollout", _by_magnitude(overview.calls), "1", "more"),
-        _chart("Bytes of a rollout", _by_magnitude(overview.sizes), "small", "large"),
-        _chart("Prompt tokens of a call", _sorted(overview.prompts), "short", "long"),
-        _chart("Generated tokens of a call", _sorted(overview.generations), "short", "long"),
-        _chart("Log probability of generated tokens", _log_prob_bars(overview), "unlikely", "certain"),
-        _chart("Masked rollouts by their last change", _time_bars(overview), "long ago", "now"),
+        _chart("Calls of a rollout", _by_magnitude(overview.calls)),
+        _chart("Bytes of a rollout", _by_magnitude(overview.sizes)),
+        _chart("Prompt tokens of a call", _sorted(overview.prompts)),
+        _chart("Generated tokens of a call", _sorted(overview.generations)),
+        _chart("Log probability of generated tokens", _log_prob_bars(overview)),
+        _chart("Masked rollouts by their last change", _time_bars(overview)),
     ]
     body = "".join(
         [
@@ -119,19 +137,26 @@ def _masked_table(overview: Overview) -> str:
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = False) -> str:
     if not rows:
         return ""
-    head = "".join(f"<th>{_text(column)}</th>" for column in columns)
+    head = "".join(_head(column, number=isinstance(cell, int)) for column, cell in zip(columns, rows[0], strict=True))
     lines = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
     table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
     shut = "" if folded else " open"
     return f"<details{shut}><summary>{_text(title)} ({len(rows):,})</summary>{table}</details>"
 
 
+def _head(column: str, *, number: bool) -> str:
+    return f'<th class="number">{_text(column)}</th>' if number else f"<th>{_text(column)}</th>"
+
+
 def _cell(value: Any) -> str:
     return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f"<td>{_text(value)}</td>"
 
 
-def _chart(title: str, bars: Sequence[tuple[str, int]], left: str, right: str) -> str:
-    """Draw bars without a word in the picture, which is stretched to the page's width."""
+def _chart(title: str, bars: Sequence[tuple[str, int]]) -> str:
+    """Draw bars without a word in the picture, which is stretched to the page's width.
+
+    Of a label what stands before a semicolon is written below, and the whole shown at the pointer.
+    """
     if not any(count for _, count in bars):
         return ""
     highest = max(count for _, count in bars)
@@ -143,7 +168,7 @@ def _chart(title: str, bars: Sequence[tuple[str, int]], left: str, right: str) -
             f'<g><title>{_text(label)}: {count:,}</title><rect class="ground" x="{at}" y="0" width="1" height="100"/>'
             f'<rect class="bar" x="{at + 0.05:.2f}" y="{100 - height:.2f}" width="0.9" height="{height:.2f}"/></g>'
         )
-    ends = f"<span>{_text(bars[0][0] or left)}</span><span>{_text(bars[-1][0] or right)}</span>"
+    ends = "".join(f"<span>{_text(label.partition('; ')[0])}</span>" for label in (bars[0][0], bars[-1][0]))
     name = _text(f"{title}, highest bar {highest:,}")
     return (
         f'<figure><figcaption>{name}</figcaption><svg viewBox="0 0 {len(bars)} 100" preserveAspectRatio="none" '
@@ -183,8 +208,18 @@ def _time_bars(overview: Overview) -> list[tuple[str, int]]:
     if not overview.masked:
         return []
     width = max(math.ceil(max(age for age, _, _ in overview.masked) / TIME_BARS), 1)
-    counted = Counter(min(TIME_BARS - 1, int(age / width)) for age, _, _ in overview.masked)
-    return [(f"{_age(at * width)} to {_age((at + 1) * width)} ago", counted[at]) for at in reversed(range(TIME_BARS))]
+    rollouts: Counter[int] = Counter()
+    reasons: dict[int, Counter[str]] = {}
+    for age, _, given in overview.masked:
+        at = min(TIME_BARS - 1, int(age / width))
+        rollouts[at] += 1
+        reasons.setdefault(at, Counter()).update(map(_code, given))
+    return [(_time_label(at, width, reasons.get(at, Counter())), rollouts[at]) for at in reversed(range(TIME_BARS))]
+
+
+def _time_label(at: int, width: int, reasons: Counter[str]) -> str:
+    counted = "".join(f"; {reason} {count:,}" for reason, count in reasons.most_common())
+    return f"{_age(at * width)} to {_age((at + 1) * width)} ago{counted}"
 
 
 def _age(seconds: float) -> str:

@@ -33,7 +33,9 @@ def page(title: str, body: str, *, style: str, script: str = "", data: Any = Non
         HTML.
     """
     scripts = f"'{_hash(script)}'" if script else "'none'"
-    policy = f"default-src 'none'; script-src {scripts}; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    )
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -40,8 +40,6 @@ const order = [];
   }
 })();
 
-function masked(call) { return call.fate !== "trained" || data.incomplete; }
-
 function treeRow(call) {
   const row = element("button", "call");
   row.type = "button";
@@ -298,10 +296,22 @@ function contains(row) {
   for (let at = row.from; at < row.to; at++) if (ids[at] === number) return true;
   return false;
 }
+// What is folded away is opened where it holds what is looked for.
+function openWhatHolds(number) {
+  let opened = false;
+  for (const call of calls) {
+    const found = call.items.some((item) => item.text.toLowerCase().includes(needle)) ||
+      (number && (call.prompt.includes(Number(needle)) || call.generation.includes(Number(needle))));
+    if (call.folded && found) { call.folded = false; opened = true; }
+    if (call.shut) { call.shut = false; opened = true; }
+  }
+  if (opened) { showTree(); layOut(); }
+}
 function search() {
   needle = $("search").value.trim().toLowerCase();
   const number = /^\d+$/.test(needle);
   hits = [];
+  if (needle) openWhatHolds(number);
   if (needle) rows.forEach((row, at) => { if (number ? contains(row) : matches(row)) hits.push(at); });
   hitAt = -1;
   if (hits.length) nextHit();

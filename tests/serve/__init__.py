@@ -1,0 +1,1 @@
+"""The capture proxy, its client, and the middleware."""

@@ -1,0 +1,85 @@
+"""Proxies that tests run: in a thread of this process, on either server, so that a test may look into the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import anyio
+import attrs
+from anyio.from_thread import BlockingPortal
+
+from tokenstore import TokenCaptureSnapshot, TokenCaptureStore
+from tokenstore.serve.http import Connections
+from tokenstore.serve.running import SERVERS, listening, url_of
+from tokenstore.serve.settings import ProxySettings
+from tokenstore.serve.web import make_app
+
+TOKEN = "a token of sixteen characters".replace(" ", "-")
+"""What opens the control routes."""
+
+
+@attrs.frozen
+class Running:
+    """A proxy that runs in a thread."""
+
+    url: str
+    root: Path
+    portal: BlockingPortal
+    store: TokenCaptureStore
+
+    def base(self, rollout_id: str) -> str:
+        """Give what a client takes as its base URL."""
+        return f"{self.url}/rollouts/{rollout_id}/v1"
+
+    def peek(self, rollout_id: str) -> TokenCaptureSnapshot:
+        """Look at a rollout."""
+        return self.portal.call(self.store.peek, rollout_id)
+
+    def settled(self, rollout_id: str) -> TokenCaptureSnapshot:
+        """Freeze a rollout and give it."""
+        return self.portal.call(self.store.freeze, rollout_id)
+
+
+@contextmanager
+def running(backend: str, engine: str, root: Path, **settings: Any) -> Iterator[Running]:
+    """Run a proxy."""
+    said: Queue[Any] = Queue()
+    known = {"engine": engine, "control_token": TOKEN, **settings}
+    work = partial(_serve, backend, ProxySettings(**known), root, said.put)
+
+    def run() -> None:
+        try:
+            anyio.run(work, backend=backend)
+        except BaseException as error:  # noqa: BLE001 - the test gets it
+            said.put(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    proxy = said.get(timeout=30)
+    if isinstance(proxy, BaseException):
+        raise proxy
+    found, stop = proxy
+    try:
+        yield found
+    finally:
+        found.portal.call(stop.set)
+        thread.join(30)
+    if not said.empty():
+        raise said.get()
+
+
+async def _serve(backend: str, settings: ProxySettings, root: Path, say: Callable[[Any], None]) -> None:
+    connections = Connections(settings.engine, timeout=settings.engine_timeout)
+    async with BlockingPortal() as portal, TokenCaptureStore(root) as store, connections as engine:
+        stop = anyio.Event()
+        with listening("127.0.0.1", 0) as listener:
+            say((Running(url_of(listener), root, portal, store), stop))
+            server = import_module(f"tokenstore.serve.{SERVERS[backend]}")
+            await server.serve(make_app(settings, store, engine), listener, stop, 5)

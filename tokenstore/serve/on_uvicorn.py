@@ -1,0 +1,59 @@
+"""Serving under asyncio: the only module that imports uvicorn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socket import socket
+from typing import Any
+
+import anyio
+
+KEEP_ALIVE = 75
+"""Seconds that an idle client may stay: longer than clients keep a connection, so that none is closed under a call."""
+
+
+async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> None:
+    """Serve until told to stop, then finish what is in flight.
+
+    Args:
+        app: The ASGI application.
+        listener: Is bound already.
+        stop: Set, no new connection is taken.
+        grace: Seconds for what is in flight; what is left then is cancelled, which marks it.
+
+    Raises:
+        ModuleNotFoundError: uvicorn is not installed; the message says how to add it.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - optional
+    except ImportError as error:
+        message = "serving under asyncio needs uvicorn; 'pip install tokenstore[serve]' adds it"
+        raise ModuleNotFoundError(message, name="uvicorn") from error
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # it would kill the process by the signal when it has ended, before the store is closed
+
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="critical",  # a broken-off stream is no mistake of the application; our own log tells of it
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(grace)),
+    )
+    server = Server(config)
+
+    async def end() -> None:
+        await stop.wait()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(end)
+        await server.serve(sockets=[listener])
+        group.cancel_scope.cancel()
