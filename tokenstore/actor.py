@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import random
 import time
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from tokenstore.errors import LockTimeoutError, StoreClosedError, TokenStoreError
+from tokenstore.errors import LockTimeoutError, StoreClosedError, TokenStoreError, copy_of
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.lockfile import LockBusyError
@@ -122,7 +121,8 @@ class Actor:
                 return
             self._drain(first.cost)
             requests = [message.operation for message in self._in_hand if isinstance(message.operation, Put | Begin)]
-            _, error = await self._attempt(lambda: self._host.commit(self._journal, requests))
+            cost = sum(message.cost for message in self._in_hand)
+            _, error = await self._attempt(lambda: self._host.commit(self._journal, requests, cost))
         finally:
             budget.give(sum(message.cost for message in self._in_hand))
         for message, request in zip(self._in_hand, requests, strict=True):
@@ -151,6 +151,8 @@ class Actor:
                 logger.exception("an operation on rollout %s failed", self.rollout_id)
             if self._journal.poisoned:
                 self._host.root.counters.poisoned += 1
+                told = {"event": "poisoned", "rollout_id": self.rollout_id, "error": type(error).__name__}
+                logger.error("the actor of rollout %s is given up: %s", self.rollout_id, error, extra=told)
             if self._journal.poisoned or not foreseen:
                 # No await from here to the end of run(), which answers all who wait with this error.
                 self._ending, self._failure = True, error
@@ -184,8 +186,4 @@ class Actor:
 
 def _for_one(error: Exception | None) -> Exception | None:
     """An error of its own for each of many waiters: raising one object in several tasks mixes up their tracebacks."""
-    if not isinstance(error, TokenStoreError):
-        return error
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
-    return own
+    return copy_of(error) if isinstance(error, TokenStoreError) else error

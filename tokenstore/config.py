@@ -18,7 +18,8 @@ LOCK_TIMEOUT = 30.0
 IDLE_SECONDS = 30.0
 """An agent's slow tool call should not cost its rollout the warm actor."""
 MAX_OPEN_FILES = 160
-"""With the descriptors of running critical sections this stays under 256, a quarter of the usual soft limit."""
+"""With the descriptors of sixteen critical sections this stays under 256, a quarter of the usual soft limit. With
+`sync="filesystem"` more sections run at once, as many as the limit of the process has room for."""
 
 Sync = Literal["file", "filesystem"]
 """What a batch waits for before it is acknowledged."""

@@ -15,10 +15,13 @@ attributes, builds its message itself, survives pickling, and never holds token 
 
 from __future__ import annotations
 
+import copy
 import errno as errno_codes
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound="TokenStoreError")
 
 
 def _revive(cls: type[TokenStoreError], args: tuple[Any, ...], attributes: dict[str, Any]) -> TokenStoreError:
@@ -36,6 +39,16 @@ class TokenStoreError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (type(self), self.args, self.__dict__)
+
+
+def copy_of(error: E) -> E:
+    """The same error for one more who is to raise it.
+
+    One object raised by several would mix up their tracebacks, and kept, it would keep all that their frames hold.
+    """
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
 
 
 class InvalidRolloutIdError(TokenStoreError, ValueError):

@@ -19,12 +19,12 @@ from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError
 from tokenstore.ids import validate_rollout_id
 from tokenstore.journal.journal import Journal
-from tokenstore.journal.requests import Request
+from tokenstore.journal.requests import Put, Request
 from tokenstore.journal.root import Root
 from tokenstore.loop import Bell, Loop
 from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
-from tokenstore.together import Together
+from tokenstore.together import SHARED_BYTES, Together
 
 LATENCIES_KEPT = 4096
 """Latest puts from which the statistics take their percentiles."""
@@ -109,7 +109,10 @@ class Host:
 
     def note_put(self, message: Message) -> None:
         """Keep the time that a put took, for the statistics."""
-        self.latencies.append(message.age())
+        age = message.age()
+        self.latencies.append(age)
+        if isinstance(message.operation, Put):
+            self.root.counters.put_seconds.observe(age)
 
     async def _sweep(self, scope: anyio.CancelScope) -> None:
         """Ask idle actors to retire; runs only while there are actors."""
@@ -145,9 +148,12 @@ class Host:
         """Rollouts with a running actor."""
         return len(self._actors)
 
-    async def commit(self, journal: Journal, requests: Sequence[Request]) -> None:
-        """Have a journal commit a batch in a worker thread, with those of others if they are to share their syncs."""
-        if self.config.sync == "filesystem":
+    async def commit(self, journal: Journal, requests: Sequence[Request], cost: int) -> None:
+        """Have a journal commit a batch, of which `cost` estimates the bytes, in a worker thread.
+
+        Small ones go with those of others, if they are to share their syncs.
+        """
+        if self.config.sync == "filesystem" and cost <= SHARED_BYTES:
             await self._together.commit(journal.committing(requests))
         else:
             await self.threads.commit(journal.commit, requests)

@@ -289,6 +289,23 @@ class RolloutStatus:
 
 
 @attrs.frozen(kw_only=True)
+class Distribution:
+    """How many values were measured up to each bound."""
+
+    bounds: tuple[float, ...] = ()
+    """Upper bounds, each included, in order."""
+    counts: tuple[int, ...] = (0,)
+    """Values beyond the bound before and up to this one; the last count has no bound. Shape (bounds + 1,)."""
+    total: float = 0.0
+    """Sum of all values."""
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+
+@attrs.frozen(kw_only=True)
 class StoreStatistics:
     """Counters of one store object since it was made, over all its hosts."""
 
@@ -314,6 +331,18 @@ class StoreStatistics:
     """Median seconds of the latest puts, from the call to its ack."""
     put_p99: float = 0.0
     """99th percentile of the same."""
+    written: int = 0
+    """Bytes of the lines of those puts, as they are stored."""
+    freezes: int = 0
+    """Rollouts frozen, each once."""
+    masked: Mapping[str, int] = attrs.field(factory=dict)
+    """Reasons of those that were incomplete then, by their code: a rollout with two lost calls counts twice."""
+    put_seconds: Distribution = Distribution()
+    """Seconds from the call of each answered put to its answer, also of those that changed nothing or failed."""
+    batch_sizes: Distribution = Distribution()
+    """Puts and begin_calls of each batch."""
+    fsync_seconds: Distribution = Distribution()
+    """Seconds of each sync."""
 
 
 def removal_payload(outcomes: Mapping[str, bool], order: Sequence[str]) -> RolloutRemovalPayload:

@@ -24,6 +24,12 @@ def gather(counters: Counters, hosts: Sequence[Host]) -> StoreStatistics:
         poisoned=counters.poisoned,
         put_p50=_percentile(latencies, 50),
         put_p99=_percentile(latencies, 99),
+        written=counters.written,
+        freezes=counters.freezes,
+        masked=dict(counters.masked),
+        put_seconds=counters.put_seconds.read(),
+        batch_sizes=counters.batch_sizes.read(),
+        fsync_seconds=counters.fsync_seconds.read(),
     )
 
 

@@ -79,8 +79,9 @@ class Threads:
     """
 
     def __init__(self, commits: int = COMMIT_THREADS) -> None:
-        self._limit = commits
-        self._commits = _WorkerThreads(anyio.CapacityLimiter(self._limit))
+        self.limit = commits
+        """Lanes at most."""
+        self._commits = _WorkerThreads(anyio.CapacityLimiter(self.limit))
         self._reads = _WorkerThreads(anyio.CapacityLimiter(READ_THREADS))
         self._bells = Bells()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -131,7 +132,7 @@ class Threads:
         """Send a lane for the next section, unless all are on their way."""
         if self._resting:
             self._resting.pop().ring()
-        elif self._tasks is not None and self._lanes < self._limit:
+        elif self._tasks is not None and self._lanes < self.limit:
             self._lanes += 1
             self._tasks.start_soon(self._lane)
 

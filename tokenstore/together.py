@@ -22,6 +22,8 @@ COMMITTERS = 2
 """Threads that take turns."""
 SECTIONS = 256
 """Sections that share one sync, fewer where few files may be open: each holds its lock until it is done."""
+SHARED_BYTES = 1024 * 1024
+"""Batches up to this share; what takes longer to be encoded would keep the others, and their locks, waiting."""
 
 
 @attrs.define(eq=False)
@@ -55,7 +57,8 @@ class Together:
         self._root = root
         self._threads = threads
         self._start_soon = start_soon
-        self._limit = max(1, min(SECTIONS, root.sections // COMMITTERS))
+        others = threads.limit - COMMITTERS
+        self._limit = max(1, min(SECTIONS, (root.sections - others) // COMMITTERS))
         self._bells = Bells()
         self._committers = 0
         self._arrived: deque[_Section] = deque()
@@ -80,12 +83,12 @@ class Together:
     def _work(self) -> None:
         """In a worker thread: run sections until there are none."""
         waiting: list[_Section] = []
-        with self._root.turn:
-            while self._arrived or waiting:
-                waiting += self._begin(self._limit - len(waiting))
-                if waiting:
-                    self._root.fulfil([section.wish for section in waiting if section.wish])
+        while self._arrived or waiting:
+            with self._root.turn:
                 waiting = self._advance(waiting)
+                waiting += self._begin(self._limit - len(waiting))
+            if waiting:
+                self._root.fulfil([section.wish for section in waiting if section.wish])
 
     def _begin(self, count: int) -> list[_Section]:
         arrived: list[_Section] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -86,6 +88,38 @@ def test_a_ticket_drawn_after_a_failure_is_good() -> None:
     with pytest.raises(DurabilityError, match="the disk"):
         sync.wait(sync.ticket())
     sync.wait(sync.ticket())
+
+
+def test_a_sync_that_breaks_off_counts_as_failed() -> None:
+    """Whatever ends a sync, also what no disk says, fails those who wait for it and voids the tickets."""
+    breaking = True
+
+    def make() -> None:
+        if breaking:
+            raise MemoryError
+
+    sync = SharedSync(make, "the disk")
+    ticket = sync.ticket()
+
+    with pytest.raises(DurabilityError, match="MemoryError"):
+        sync.wait()
+    breaking = False
+    sync.wait()
+    with pytest.raises(DurabilityError):
+        sync.wait(ticket)
+
+
+def test_a_failure_keeps_nothing_alive() -> None:
+    """What the sections whose sync failed held in memory goes with them, though the failure is remembered."""
+    root = Root(FailingDisk(SimulatedDisk(), Fault(call="filesystem_sync")).open_root(ROOT), StoreConfig(sync="filesystem"))
+    put = Put(entry("c0"))
+    with pytest.raises(DurabilityError):
+        Journal(root, "r").commit([put])
+    gone = weakref.ref(put)
+    del put
+    gc.collect()
+
+    assert gone() is None
 
 
 def test_batches_of_many_rollouts_share_one_sync() -> None:

@@ -75,7 +75,9 @@ def _cuts_under_load(mounted: Mount, cuts: int, seed: int) -> None:
     for life in range(cuts):
         with start("put_batches", root, f"l{life}n", 400, 4) as child:
             said = [child.line() for _ in range(chance.randrange(1, 60))]
+            child.stop()
             mounted.cut()
+            child.process.kill()
             said += child.last_words()[1]
         acked |= {line.split()[1] for line in said if line.startswith("acked")}
         mounted.restart()

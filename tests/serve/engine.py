@@ -49,7 +49,10 @@ def calls() -> list[Spoken]:
 # ---------------------------------------------------------------------------------------------- what was asked for
 
 TAKEN: dict[str, tuple[tuple[str, str], ...]] = {
-    "return_token_ids": (("", "prompt_token_ids"), ("choice", "token_ids"), ("choice", "response_token_ids")),
+    "return_token_ids": (
+        ("", "prompt_token_ids"),
+        *(("choice", field) for field in ("token_ids", "response_token_ids", "prompt_token_ids")),
+    ),
     "return_prompt_token_ids": (("", "prompt_token_ids"), ("choice", "prompt_token_ids")),
     "logprobs": (("choice", "logprobs"),),
     "return_meta_info": (("choice", "meta_info"),),

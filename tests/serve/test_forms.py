@@ -81,6 +81,16 @@ def parsed(response: httpx.Response) -> Any:
     return [event if event == "[DONE]" else loads(event) for event in events]
 
 
+def without_arrays(value: Any) -> Any:
+    """Take the arrays off a response."""
+    if isinstance(value, list):
+        return [without_arrays(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    arrays = {"prompt_token_ids", "generation_token_ids", "generation_log_probs"}
+    return {key: without_arrays(inner) for key, inner in value.items() if key not in arrays}
+
+
 @pytest.mark.parametrize(
     "how", [(), ("stream",), ("asking",), ("asking", "stream")], ids=["whole", "stream", "asking", "asking stream"]
 )
@@ -101,7 +111,8 @@ def test_the_client_gets_what_the_engine_sent(
     direct = parsed(client.post(engine + path, json=body))
     response = client.post(f"{proxy.url}/rollouts/{rollout_id}{path}", json=body)
 
-    assert parsed(response) == direct
+    given_always = name == "responses" and "asking" not in how  # there it is a setting of the server
+    assert parsed(response) == (without_arrays(direct) if given_always else direct)
     (entry,) = proxy.settled(rollout_id).entries
     assert calls()[1].same(entry)
     assert entry.model_call_id == response.headers["x-model-call-id"]
@@ -129,7 +140,7 @@ def test_samples_are_stored_as_their_reader_reads_them(
     assert not snapshot.incomplete
 
 
-@pytest.mark.parametrize("name", [*REFUSED, *WITHHELD])
+@pytest.mark.parametrize("name", dict.fromkeys([*REFUSED, *WITHHELD]))
 def test_samples_that_cannot_be_read_are_withheld(
     name: str, proxy_of: Callable[[EngineKind], Running], client: httpx.Client
 ) -> None:
@@ -146,7 +157,7 @@ def test_samples_that_cannot_be_read_are_withheld(
 
     snapshot = proxy.settled(rollout_id)
     assert (snapshot.entries, snapshot.refusals) == ((), ())
-    assert [reason.partition(":")[0] for reason in snapshot.incomplete_reasons] == ["marked"]
+    assert [reason.partition(":")[0] for reason in snapshot.incomplete_reasons] == ["marked", "lost_call"]
 
 
 def path_of(name: str, module: ModuleType) -> str:

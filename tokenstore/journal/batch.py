@@ -7,6 +7,7 @@ answered alone and leaves the batch; the rest goes to the disk in one append and
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -22,6 +23,8 @@ from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.lifecycle import Event, Ruling, rule
 from tokenstore.journal.requests import Begin, Put, Request
 from tokenstore.journal.syncs import Wish
+
+logger = logging.getLogger("tokenstore")
 
 
 class Batch:
@@ -125,6 +128,7 @@ class Batch:
             files.index.add_call(call_id, digest)
         files.index.scanned = files.tokens.size
         files.root.counters.puts += len(self._lines)
+        files.root.counters.written += sum(map(len, self._lines)) + len(self._lines)
         for put in self._conflicts:
             self._mark_conflict(put)
 
@@ -139,6 +143,8 @@ class Batch:
             put.error = error
             return
         self._files.root.counters.conflicts += 1
+        told = {"event": "conflict", "rollout_id": self._files.rollout_id, "model_call_id": call_id}
+        logger.info("call %r of rollout %s conflicts", call_id, self._files.rollout_id, extra=told)
         put.error = ConflictingEntryError(self._files.rollout_id, call_id, f"{problem}; the rollout is now incomplete")
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -29,6 +30,8 @@ from tokenstore.journal.root import Root, durable
 from tokenstore.journal.snapshots import Snapshots
 from tokenstore.journal.syncs import Wish
 from tokenstore.records import RefusalRecord, TokenCaptureSnapshot, TokenEntry
+
+logger = logging.getLogger("tokenstore")
 
 INDEX_AFTER = 64 * 1024
 """Bytes of lines not indexed from which a retiring actor writes the index: reading them again costs more."""
@@ -78,6 +81,7 @@ class Journal:
             yield from batch.writing()
             self._wrote = True
             self._root.counters.batches += 1
+            self._root.counters.batch_sizes.observe(len(waiting))
             if self._unindexed(index) > INDEX_ALWAYS_AFTER:
                 self._write_index()
 
@@ -132,7 +136,18 @@ class Journal:
             verified = self._snapshots.verify(index)
             if ruling is Ruling.RECORD:
                 self._files.write_state(self._snapshots.sealed(index, verified))
-            return self._snapshots.deliver(index, verified)
+            snapshot = self._snapshots.deliver(index, verified)
+            if ruling is Ruling.RECORD:
+                self._tell_frozen(snapshot)
+            return snapshot
+
+    def _tell_frozen(self, snapshot: TokenCaptureSnapshot) -> None:
+        reasons = snapshot.incomplete_reasons
+        self._root.counters.froze(reasons)
+        told = {"event": "frozen", "rollout_id": self.rollout_id, "incomplete": snapshot.incomplete}
+        counts = {"calls": len(snapshot.entries), "version": snapshot.version, "reasons": list(reasons)}
+        complete = "incomplete" if snapshot.incomplete else "complete"
+        logger.info("rollout %s is frozen, %s", self.rollout_id, complete, extra=told | counts)
 
     def peek(self) -> TokenCaptureSnapshot:
         """Give what freeze would, calls in flight apart, and change nothing."""

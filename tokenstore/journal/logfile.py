@@ -292,8 +292,7 @@ class LogFile:
         """Undo a failed append, never below what was there: rule 3. Gives the failure back, to be raised."""
         try:
             file.truncate(self.end)
-            self._root.counters.fsyncs += 1
-            file.sync()
+            self._root.sync_file(file)
         except OSError:
             self.poison = failure
         return failure

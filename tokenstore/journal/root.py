@@ -8,15 +8,17 @@ from __future__ import annotations
 import resource
 import sys
 import threading
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from tokenstore.codec import PromptCache
 from tokenstore.config import StoreConfig
-from tokenstore.errors import DurabilityError, TokenStoreError
+from tokenstore.errors import DurabilityError, TokenStoreError, copy_of
 from tokenstore.journal.disk import Directory, File
+from tokenstore.journal.histogram import Histogram
 from tokenstore.journal.syncs import SharedSync, Wish
 from tokenstore.journal.turn import Turn
 
@@ -47,6 +49,12 @@ def let_go(file: File) -> None:
         file.close()
 
 
+LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Seconds: from a fast disk's sync to a disk that is in trouble."""
+BATCH_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+"""Messages of a batch."""
+
+
 class Counters:
     """What the journals of a host have done; plain numbers, exact enough for statistics."""
 
@@ -56,6 +64,27 @@ class Counters:
         self.fsyncs = 0
         self.conflicts = 0
         self.poisoned = 0
+        self.written = 0
+        self.freezes = 0
+        self.masked: Counter[str] = Counter()
+        self.put_seconds = Histogram(LATENCY_BOUNDS)
+        self.batch_sizes = Histogram(BATCH_BOUNDS)
+        self.fsync_seconds = Histogram(LATENCY_BOUNDS)
+
+    @contextmanager
+    def sync(self) -> Iterator[None]:
+        """Count a sync, and how long it takes."""
+        self.fsyncs += 1
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.fsync_seconds.observe(time.perf_counter() - began)
+
+    def froze(self, reasons: Iterable[str]) -> None:
+        """Count a rollout that was frozen now, and why it is incomplete."""
+        self.freezes += 1
+        self.masked.update(reason.partition(":")[0] for reason in reasons)
 
 
 class Holder(Protocol):
@@ -159,6 +188,15 @@ class Root:
         with self.turn.away():
             self._names.wait()
 
+    def sync_file(self, file: File) -> None:
+        """Make a file durable with everything known of it, at once.
+
+        Raises:
+            OSError: It failed.
+        """
+        with self.turn.away(), self.counters.sync():
+            file.sync()
+
     def ticket(self) -> int:
         """To be drawn before writing to a file that `datasync` is to make durable."""
         return self._filesystem.ticket()
@@ -170,8 +208,7 @@ class Root:
             OSError: It failed; never sync again as if nothing had happened.
         """
         if self.config.sync == "file":
-            self.counters.fsyncs += 1
-            with self.turn.away():
+            with self.turn.away(), self.counters.sync():
                 file.datasync()
             return
         wish = Wish(ticket)
@@ -186,7 +223,7 @@ class Root:
                 self._filesystem.wait(min(wish.ticket for wish in wishes))
         except DurabilityError as error:
             for wish in wishes:
-                wish.failure = error
+                wish.failure = copy_of(error)
 
     def finish(self, steps: Iterable[Wish]) -> None:
         """Run a critical section to its end, its wishes one by one."""
@@ -194,9 +231,9 @@ class Root:
             self.fulfil([wish])
 
     def _sync_names(self) -> None:
-        self.counters.fsyncs += 1
-        self.directory.sync()
+        with self.counters.sync():
+            self.directory.sync()
 
     def _sync_filesystem(self) -> None:
-        self.counters.fsyncs += 1
-        self.directory.sync_filesystem()
+        with self.counters.sync():
+            self.directory.sync_filesystem()

@@ -221,8 +221,7 @@ class StateFile:
             temporary, file = self._root.directory.create_temporary(TEMPORARY_PREFIX)
             try:
                 write_all(file, 0, data)
-                self._root.counters.fsyncs += 1
-                file.sync()
+                self._root.sync_file(file)
                 self._root.directory.replace(temporary, self.name)
                 seen = file.stat()
             except OSError:
@@ -243,8 +242,7 @@ class StateFile:
             return
         if not self._synced:
             with durable("sync", self.name):
-                self._root.counters.fsyncs += 1
-                self._file.sync()
+                self._root.sync_file(self._file)
             self._synced = True
         if sync_directory and not self._named:
             self._root.sync()

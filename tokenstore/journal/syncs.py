@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import re
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable
 
 import attrs
 
-from tokenstore.errors import DurabilityError
+from tokenstore.errors import DurabilityError, copy_of
 
 _SYNCFS_TELLS_ERRORS = (5, 8)
 
@@ -76,18 +77,18 @@ class SharedSync:
         with self._turn:
             if self._begun < wanted:
                 self._begin()
-            elif self._failure and self._failure[0] >= wanted:
-                raise self._failure[1]
-            if ticket is not None and self._failure and ticket != self._failures:
-                raise self._failure[1]
+            if self._failure is None:
+                return
+            number, failure = self._failure
+            if number >= wanted or ticket not in (None, self._failures):
+                raise copy_of(failure)
 
     def _begin(self) -> None:
         with self._guard:
             self._begun += 1
         try:
             self._sync()
-        except OSError as error:
-            failure = error if isinstance(error, DurabilityError) else DurabilityError("sync", self._what, error)
+        except Exception as error:  # noqa: BLE001 - others wait for this sync, and must not take it for a good one
+            cause = error if isinstance(error, OSError) else OSError(errno.EIO, repr(error))
             self._failures += 1
-            self._failure = self._begun, failure
-            raise failure from error
+            self._failure = self._begun, DurabilityError("sync", self._what, cause)

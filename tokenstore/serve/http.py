@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, Self
+
+import anyio
 
 from tokenstore.serve.frames import OversizeError
 
@@ -48,7 +50,7 @@ class Answer:
             SilentError, BrokenError: It did not come whole.
         """
         with _translated():
-            async with aclosing(self._response.aiter_raw() if raw else self._response.aiter_bytes()) as pieces:
+            async with _ended(self._response.aiter_raw() if raw else self._response.aiter_bytes()) as pieces:
                 async for piece in pieces:
                     yield piece
 
@@ -135,6 +137,21 @@ def _httpx() -> Any:
         message = "the proxy and its client need httpx; 'pip install tokenstore[serve]' adds it"
         raise ModuleNotFoundError(message, name="httpx") from error
     return httpx
+
+
+@asynccontextmanager
+async def _ended(pieces: AsyncGenerator[bytes]) -> AsyncIterator[AsyncGenerator[bytes]]:
+    """Run an iteration that is broken off to its end, in a scope that is cancelled, so that nothing more is read.
+
+    Inside httpx generators are nested, and none closes the next; trio complains of those that are left lying about.
+    """
+    try:
+        yield pieces
+    finally:
+        with anyio.CancelScope() as scope, suppress(Exception):
+            scope.cancel()
+            async for _ in pieces:
+                pass
 
 
 @contextmanager

@@ -203,8 +203,10 @@ function show(anew) {
   if (!anew && from === shownFrom && to === shownTo) return;
   shownFrom = from;
   shownTo = to;
+  const kept = new Map();  // while scrolling most rows stay
+  if (!anew) for (const row of $("rows").children) kept.set(Number(row.dataset.row), row);
   const made = [];
-  for (let at = from; at < to; at++) made.push(rowElement(at));
+  for (let at = from; at < to; at++) made.push(kept.get(at) || rowElement(at));
   $("rows").style.top = from * HEIGHT + "px";
   $("rows").replaceChildren(...made);
   const top = rows[Math.min(rows.length - 1, Math.floor(view.scrollTop / HEIGHT))];
