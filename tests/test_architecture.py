@@ -18,10 +18,10 @@ MODULES = {
 """Every module by its name inside the package; the front door is the empty name."""
 
 VALUES = ("errors", "ids", "records")
-JOURNAL = (*VALUES, "config", "codec", "journal")
+JOURNAL = (*VALUES, "distribution", "config", "codec", "journal")
 LOOPS = ("threads", "together", "loop", "budget", "mailbox", "actor", "hosting", "crossing", "home", "removal", "store")
 BELOW_STORE = ("protocols", "threads", "mailbox", "hosting", "home", "removal", "slices", "statistics", "capture")
-PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory", "capture")
+PUBLIC = ("", *VALUES, "protocols", "config", "store", "factory", "capture", "metrics")
 FACE = (*PUBLIC, "codec", "inspection", "trajectories", "export", "testing")
 OUTSIDE = ("records", "protocols", "errors")
 
@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
     "errors": (),
     "ids": ("errors",),
-    "records": VALUES,
+    "distribution": (),
+    "records": (*VALUES, "distribution"),
     "protocols": VALUES,
     "config": VALUES,
     "codec": VALUES,
@@ -51,6 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "removal": ("errors", "records", "journal", "mailbox", "hosting"),
     "slices": (),
     "statistics": ("records", "journal", "hosting"),
+    "metrics": ("records", "distribution"),
     "capture": ("errors", "records", "protocols"),
     "store": (*JOURNAL, *BELOW_STORE),
     "inspection": (*PUBLIC, "slices", "journal.disk", "journal.health", "journal.stale"),
@@ -59,7 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "factory": FACE,
     "trajectories": VALUES,
     "engines": (*OUTSIDE, "codec"),
-    "integrations": (*OUTSIDE, "config", "codec", "store"),
+    "integrations": (*OUTSIDE, "config", "codec", "store", "metrics", "distribution"),
     "serve": FACE,
     "view": FACE,
     "cluster": FACE,
@@ -83,6 +85,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "sniffio": ("loop",),
     "tokenizers": ("view.vocabulary",),
     "argcomplete": ("cli.completion",),
+    "prometheus_client": ("integrations.prometheus",),
+    "opentelemetry": ("integrations.opentelemetry",),
     "asyncio": (),
     "trio": (),
     "pytest": (),

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.loops import HeldDisk, Outcomes, ticks, until
+from tests.loops import ROOT, HeldDisk, Outcomes, ticks, until
 from tests.samples import entry
 from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
@@ -89,6 +89,44 @@ async def test_a_lock_held_elsewhere_does_not_stop_the_others() -> None:
         await until(lambda: "waits" in outcomes.results)
 
     assert waited == {}
+
+
+async def test_a_long_batch_keeps_nobody_waiting() -> None:
+    """A batch that takes long to be written goes apart: others that came with it are written meanwhile."""
+    simulated, outcomes = SimulatedDisk(), Outcomes()
+    disk = HeldDisk(simulated)
+    async with store_with(disk) as store, anyio.create_task_group() as tasks:
+        disk.hold("filesystem_sync")
+        tasks.start_soon(outcomes.of, "first", store.put, entry("c0", rollout_id="first"))
+        await disk.reached()
+        disk.hold("write", "long.tokens.jsonl")
+        tasks.start_soon(outcomes.of, "long", store.put, entry("c0", rollout_id="long", prompt_token_ids=[7] * 160_000))
+        tasks.start_soon(outcomes.of, "short", store.put, entry("c0", rollout_id="short"))
+        await disk.reached()
+        await until(lambda: simulated.files(ROOT).get("short.tokens.jsonl"))
+        written = dict(outcomes.results)
+        disk.free()
+
+    assert written == {}
+    assert set(outcomes.results) == {"first", "long", "short"}
+
+
+async def test_few_descriptors_mean_few_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections that share a sync and those in other lanes are together as many as there is room for."""
+    monkeypatch.setattr("tokenstore.journal.root.descriptor_limit", lambda: 256)
+    simulated, outcomes = SimulatedDisk(), Outcomes()
+    disk = HeldDisk(simulated)
+    async with store_with(disk) as store, anyio.create_task_group() as tasks:
+        disk.hold("filesystem_sync")
+        for number in range(64):
+            tasks.start_soon(outcomes.of, f"r{number}", store.put, entry("c0", rollout_id=f"r{number}"))
+        await disk.reached()
+        await ticks(50)
+        written = len([name for name in simulated.files(ROOT) if name.endswith(".jsonl")])
+        disk.free()
+
+    assert 0 < written <= 2 * ((25 - 14) // 2)
+    assert len(outcomes.results) == 64
 
 
 async def test_on_this_machine(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class Actor:
             if self._journal.poisoned:
                 self._host.root.counters.poisoned += 1
                 told = {"event": "poisoned", "rollout_id": self.rollout_id, "error": type(error).__name__}
-                logger.error("the actor of rollout %s is given up: %s", self.rollout_id, error, extra=told)
+                logger.exception("the actor of rollout %s is given up", self.rollout_id, extra=told)
             if self._journal.poisoned or not foreseen:
                 # No await from here to the end of run(), which answers all who wait with this error.
                 self._ending, self._failure = True, error

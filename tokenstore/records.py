@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 
 import attrs
 
+from tokenstore.distribution import Distribution, distribution_from
 from tokenstore.errors import InvalidEntryError
 from tokenstore.ids import validate_model_call_id, validate_rollout_id
 
@@ -289,23 +290,6 @@ class RolloutStatus:
 
 
 @attrs.frozen(kw_only=True)
-class Distribution:
-    """How many values were measured up to each bound."""
-
-    bounds: tuple[float, ...] = ()
-    """Upper bounds, each included, in order."""
-    counts: tuple[int, ...] = (0,)
-    """Values beyond the bound before and up to this one; the last count has no bound. Shape (bounds + 1,)."""
-    total: float = 0.0
-    """Sum of all values."""
-
-    @property
-    def count(self) -> int:
-        """How many values there were."""
-        return sum(self.counts)
-
-
-@attrs.frozen(kw_only=True)
 class StoreStatistics:
     """Counters of one store object since it was made, over all its hosts."""
 
@@ -337,11 +321,11 @@ class StoreStatistics:
     """Rollouts frozen, each once."""
     masked: Mapping[str, int] = attrs.field(factory=dict)
     """Reasons of those that were incomplete then, by their code: a rollout with two lost calls counts twice."""
-    put_seconds: Distribution = Distribution()
+    put_seconds: Distribution = attrs.field(factory=Distribution, converter=distribution_from)
     """Seconds from the call of each answered put to its answer, also of those that changed nothing or failed."""
-    batch_sizes: Distribution = Distribution()
+    batch_sizes: Distribution = attrs.field(factory=Distribution, converter=distribution_from)
     """Puts and begin_calls of each batch."""
-    fsync_seconds: Distribution = Distribution()
+    fsync_seconds: Distribution = attrs.field(factory=Distribution, converter=distribution_from)
     """Seconds of each sync."""
 
 

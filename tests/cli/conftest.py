@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.cli.running import Run, Runner
+from tests.cli.stores import mixed
 from tokenstore.cli import main
 
 
 @pytest.fixture(autouse=True)
 def _no_root_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKENSTORE_ROOT", raising=False)
+
+
+@pytest.fixture(scope="session")
+def mixed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a rollout of every kind, not to be changed."""
+    root = tmp_path_factory.mktemp("mixed") / "store"
+    anyio.run(mixed, root)
+    return root
 
 
 @pytest.fixture

@@ -104,6 +104,7 @@ def test_options_reach_the_builder(run: Runner, root: Path, tmp_path: Path) -> N
     [
         ("--format jsonl --root {missing} --out {out}", 1, "does not exist"),
         ("--format jsonl --root {root} --out {root}", 1, "Is a directory"),
+        ("--format jsonl --root {root} --out {root}/branches.tokens.jsonl", 1, "In the store's own directory"),
         ("--format jsonl --root {root} --out {missing}/out", 1, "No such file or directory"),
         ("--format jsonl --root {root} --out {out} ../x", 1, "rollout id '../x'"),
         ("--format xml --root {root} --out {out}", 2, "invalid choice: 'xml'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -201,6 +202,28 @@ def test_prompt_ids_may_come_twice_if_they_are_the_same() -> None:
     assert SMALL.same(read_stream(vllm, [chunks[0], *chunks]))
     with pytest.raises(DisagreeingAnswerError, match=r"prompt_token_ids\[2\]"):
         read_stream(vllm, [chunks[0], again, *chunks[1:]])
+
+
+@pytest.mark.parametrize("name", ["vllm chat", "sglang generate, deltas"])
+def test_a_long_prompt_is_not_copied_for_each_chunk(name: str) -> None:
+    """Once the prompt is known, chunks that do not repeat it take no memory of its size."""
+    dialect, spoken = DIALECTS[name], Spoken(list(range(100_000)), [5, 6, 7], [-0.5, -0.25, -1.0])
+    first, *rest = dialect.chunks(spoken, [1, 2])
+    for chunk in rest[:-1]:
+        chunk.pop("prompt_token_ids", None)
+    assembler = dialect.engine.StreamAssembler(**dialect.about(spoken))
+    assembler.feed(first)
+    tracemalloc.start()
+
+    try:
+        for chunk in rest:
+            assembler.feed(chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert spoken.same(assembler.entry())
+    assert peak < 100_000
 
 
 def test_cumulative_usage_beside_ids_is_checked_at_once() -> None:

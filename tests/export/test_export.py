@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,8 +90,8 @@ def assert_equal(one: Path, other: Path, format: Format) -> None:  # noqa: A002
 
 
 def killed_export(root: Path, path: Path, format: Format) -> None:  # noqa: A002
-    """Kill a process that has exported seven rollouts."""
-    command = [sys.executable, "-m", "tests.export.killed", str(root), str(path), format, "7"]
+    """Kill a process that has exported two rollouts."""
+    command = [sys.executable, "-m", "tests.export.killed", str(root), str(path), format, "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(TOP)}) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"stopped\n"
@@ -136,20 +136,15 @@ class TestEntries:
                 assert flat(archive, "generation_log_probs", row) == call.generation_log_probs
                 assert json.loads(bytes(flat(archive, "output_items", row))) == call.output_items
 
-    async def test_recordings_come_back(self, tmp_path: Path) -> None:
-        """Every recorded call goes out and in again, in both formats, and is the same call for the store."""
-        given = recordings(data_folder("TOKENSTORE_RECORDED_DATA") / "recorded")
+    async def test_a_number_that_is_no_float(self, tmp_path: Path) -> None:
+        """A reward that no float holds leaves its column empty, and is itself in `extra`."""
         async with TokenCaptureStore(tmp_path / "store") as store:
-            await put_at_once(store, given)
+            await store.put(attrs.evolve(entry(), extra={"reward": 10**400}))
 
-        await run(tmp_path / "store", tmp_path / "out.jsonl", "jsonl")
-        await run(tmp_path / "store", tmp_path / "out.parquet", "parquet")
+        await run(tmp_path / "store", tmp_path / "out", "parquet")
 
-        lines = [decode_entry(loads(line)) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
-        rows: list[Any] = [call for batch in read_entries(tmp_path / "out.parquet") for call in batch]
-        for name, calls in rollouts_of(given).items():
-            for found in (lines, rows):
-                assert differences(calls, [call for call in found if call.rollout_id == name]) == []
+        (row,) = rows_of(tmp_path / "out")
+        assert (row["reward"], json.loads(row["extra"])) == (None, {"reward": 10**400})
 
 
 class TestTrajectories:
@@ -297,10 +292,42 @@ class TestRefused:
         with pytest.raises(IsADirectoryError):
             await run(tmp_path / "store", tmp_path, "jsonl")
 
+    @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")], ids=["pipe", "link"])
+    async def test_what_is_no_file_is_not_replaced(self, tmp_path: Path, make: Callable[[Path], None]) -> None:
+        """A pipe, a device or a link at the name stays what it is."""
+        make(tmp_path / "out")
+        mode = (tmp_path / "out").lstat().st_mode
+
+        with pytest.raises(FileExistsError, match="choose another name"):
+            await run(tmp_path / "store", tmp_path / "out", "jsonl")
+
+        assert (tmp_path / "out").lstat().st_mode == mode
+        assert {path.name for path in tmp_path.iterdir()} == {"out", "store"}
+
+    async def test_the_files_of_rollouts_are_not_replaced(self, tmp_path: Path) -> None:
+        """No export goes into the directory of the store, where its name may be that of a rollout's file."""
+        await fill(tmp_path / "store", ["twins"])
+
+        with pytest.raises(PermissionError, match="In the store's own directory"):
+            await run(tmp_path / "store", tmp_path / "store" / "twins.tokens.jsonl", "jsonl")
+
+        assert TokenCaptureStore(tmp_path / "store").read_entries("twins") == ROLLOUTS["twins"]
+
     async def test_a_missing_directory(self, tmp_path: Path) -> None:
         """The directory of the file must be there."""
         with pytest.raises(FileNotFoundError):
             await run(tmp_path / "store", tmp_path / "missing" / "out", "jsonl")
+
+    @pytest.mark.parametrize("choice", [{"format": "xml"}, {"records": "calls"}, {"strategy": "best"}])
+    async def test_unknown_choices(self, tmp_path: Path, choice: dict[str, Any]) -> None:
+        """A choice that is not there is refused with those that are, before anything is written."""
+        options: dict[str, Any] = {"format": "jsonl", "records": "trajectories", **choice}
+        (name,) = choice.values()
+
+        with pytest.raises(ValueError, match=f"'{name}' is not known, there are "):
+            await run(tmp_path / "store", tmp_path / "out", **options)
+
+        assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
     @pytest.mark.parametrize(("format", "package"), [("parquet", "pyarrow"), ("npz", "numpy")])
     async def test_missing_packages_say_how_to_get_them(
@@ -321,17 +348,40 @@ class TestRefused:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_a_killed_export_is_gone_on_with(tmp_path: Path, filled: Path, format: Format) -> None:  # noqa: A002
+def test_a_killed_export_is_gone_on_with(tmp_path: Path, format: Format) -> None:  # noqa: A002
     """A process killed at work leaves nothing under the name; the next run exports only what was missing."""
-    anyio.run(run, filled, tmp_path / "wanted", format)
-    killed_export(filled, tmp_path / "out", format)
+    store = tmp_path / "store"
+    anyio.run(fill, store, ("append_only", "branches", "edge_values"))
+    anyio.run(run, store, tmp_path / "wanted", format)
+    killed_export(store, tmp_path / "out", format)
     assert not (tmp_path / "out").exists()
 
-    report = anyio.run(run, filled, tmp_path / "out", format)
+    report = anyio.run(run, store, tmp_path / "out", format)
 
-    assert (report.resumed, report.rollouts) == (7, len(ROLLOUTS))
+    assert (report.resumed, report.rollouts) == (2, 3)
     assert_equal(tmp_path / "wanted", tmp_path / "out", format)
-    assert {path.name for path in tmp_path.iterdir()} == {"out", "wanted"}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "store", "wanted"}
+
+
+def test_recordings_come_back(tmp_path: Path) -> None:
+    """Every recorded call goes out and in again, in both formats, and is the same call for the store."""
+    given = recordings(data_folder("TOKENSTORE_RECORDED_DATA") / "recorded")
+    anyio.run(fill_with, tmp_path / "store", given)
+
+    anyio.run(run, tmp_path / "store", tmp_path / "out.jsonl", "jsonl")
+    anyio.run(run, tmp_path / "store", tmp_path / "out.parquet", "parquet")
+
+    lines = [decode_entry(loads(line)) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
+    rows: list[Any] = [call for batch in read_entries(tmp_path / "out.parquet") for call in batch]
+    for name, calls in rollouts_of(given).items():
+        for found in (lines, rows):
+            assert differences(calls, [call for call in found if call.rollout_id == name]) == []
+
+
+async def fill_with(root: Path, calls: Sequence[TokenEntry]) -> None:
+    """Put recorded calls into a store."""
+    async with TokenCaptureStore(root) as store:
+        await put_at_once(store, calls)
 
 
 READERS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from functools import partial
 from io import BufferedIOBase
@@ -173,6 +175,22 @@ def test_failing_disks(call: Any) -> None:
 
         assert files(inner) == {"out": WHOLE}
     assert at > 1
+
+
+def test_a_full_disk_is_told_by_its_file() -> None:
+    """A failed write, which itself names no file, names the one that was asked for: the store's disk is another."""
+    work = Work(SimulatedDisk().open_root(ROOT), "out", PLAN)
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        work.add({}, 0, full)
+
+    assert caught.value.filename == "out"
+    work.close()
+
+
+def full(_: BufferedIOBase) -> None:
+    """Fail as `pwrite` does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_rollout_that_changed_is_exported_again() -> None:

@@ -111,7 +111,9 @@ def test_a_sync_that_breaks_off_counts_as_failed() -> None:
 
 def test_a_failure_keeps_nothing_alive() -> None:
     """What the sections whose sync failed held in memory goes with them, though the failure is remembered."""
-    root = Root(FailingDisk(SimulatedDisk(), Fault(call="filesystem_sync")).open_root(ROOT), StoreConfig(sync="filesystem"))
+    root = Root(
+        FailingDisk(SimulatedDisk(), Fault(call="filesystem_sync")).open_root(ROOT), StoreConfig(sync="filesystem")
+    )
     put = Put(entry("c0"))
     with pytest.raises(DurabilityError):
         Journal(root, "r").commit([put])

@@ -10,12 +10,14 @@ import pytest
 
 from tests.journal.workbench import ROOT
 from tests.samples import entry
-from tokenstore.config import StoreConfig
+from tokenstore.config import StoreConfig, Sync
+from tokenstore.errors import ConflictingEntryError, DurabilityError
 from tokenstore.journal.journal import Journal
-from tokenstore.journal.requests import Put
+from tokenstore.journal.requests import Begin, Put
 from tokenstore.journal.root import Root
 from tokenstore.journal.turn import Turn
-from tokenstore.testing import SimulatedDisk
+from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
+from tokenstore.testing.failing_disk import Call
 
 PATIENCE = 20.0
 NEVER_LONG = 1000.0
@@ -76,3 +78,40 @@ def test_leaving_what_one_does_not_have() -> None:
         pass
 
     assert not turn.is_mine
+
+
+class WatchedDisk(FailingDisk):
+    """A disk that notes which of its syncs are made by a thread that has the turn."""
+
+    def __init__(self) -> None:
+        super().__init__(SimulatedDisk())
+        self.turn = Turn()
+        self.syncs = 0
+        self.selfish: list[str] = []
+
+    def due(self, call: Call, name: str) -> Fault | None:
+        """Count a call, and look whose turn it is."""
+        if "sync" in call:
+            self.syncs += 1
+            if self.turn.is_mine:
+                self.selfish.append(f"{call} {name}")
+        return super().due(call, name)
+
+
+@pytest.mark.parametrize("sync", ["file", "filesystem"])
+def test_nobody_syncs_while_having_the_turn(sync: Sync) -> None:
+    """Every sync of a batch leaves the turn to others: of lines, marks, states and names, and of what is cut back."""
+    disk = WatchedDisk()
+    root = Root(disk.open_root(ROOT), StoreConfig(sync=sync))
+    disk.turn = root.turn
+    journal = Journal(root, "r")
+    journal.commit([Begin("c0"), Put(entry("c0"))])
+    conflict = Put(entry("c0", prompt_token_ids=[9]))
+    journal.commit([conflict])
+    disk.fault = Fault(call="datasync" if sync == "file" else "filesystem_sync")
+    with pytest.raises(DurabilityError):
+        journal.commit([Put(entry("c1"))])
+
+    assert isinstance(conflict.error, ConflictingEntryError)
+    assert disk.syncs > 6
+    assert disk.selfish == []

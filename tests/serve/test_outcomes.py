@@ -40,6 +40,28 @@ def ask(client: httpx.Client, proxy: Running, rollout_id: str, model: str, **mor
     return client.post(proxy.base(rollout_id) + CHAT, json={"model": model, "messages": [], **more})
 
 
+def broken_off(
+    client: httpx.Client,
+    proxy: Running,
+    rollout_id: str,
+    model: str,
+    after_the_first: Callable[[], None] = lambda: None,
+) -> bytes:
+    """Read a stream that must break off, and give what came of it."""
+    got = b""
+    body = {"model": model, "messages": [], "stream": True}
+    with client.stream("POST", proxy.base(rollout_id) + CHAT, json=body) as answer:
+        pieces = answer.iter_raw()
+        try:
+            got = next(pieces)
+            after_the_first()
+            for piece in pieces:
+                got += piece
+        except httpx.RemoteProtocolError:
+            return got
+    raise AssertionError(f"the stream ended as if it were whole: {got!r}")
+
+
 def lost(snapshot: TokenCaptureSnapshot) -> bool:
     """Tell whether a rollout has one call, which was lost."""
     reasons = [reason.partition(":")[0] for reason in snapshot.incomplete_reasons]
@@ -137,15 +159,9 @@ def test_a_whole_answer_that_is_none_is_lost(trouble: str, code: str, proxy: Run
 )
 def test_a_broken_stream_never_ends_well(trouble: str, code: Any, proxy: Running, client: httpx.Client) -> None:
     """The client of a stream that cannot be stored gets an error event and no end, and the rollout is masked."""
-    rollout_id, got = fresh(), b""
-    body = {"model": trouble, "messages": [], "stream": True}
+    rollout_id = fresh()
 
-    with (
-        pytest.raises(httpx.RemoteProtocolError),
-        client.stream("POST", proxy.base(rollout_id) + CHAT, json=body) as answer,
-    ):
-        for piece in answer.iter_raw():
-            got += piece
+    got = broken_off(client, proxy, rollout_id, trouble)
 
     events = [json.loads(event.removeprefix("data: ")) for event in got.decode().strip().split("\n\n")]
     assert events[-1]["error"]["code"] == code
@@ -276,23 +292,18 @@ def test_a_frozen_rollout_turns_calls_away(proxy: Running, client: httpx.Client,
 def test_an_answer_that_comes_after_the_freeze_is_withheld(proxy: Running, client: httpx.Client, engine: str) -> None:
     """A rollout that is frozen while the engine generates has lost the call; its client gets no end of the stream."""
     rollout_id = fresh()
-    body = {"model": "wait_then_stream", "messages": [], "stream": True}
+    snapshots: list[TokenCaptureSnapshot] = []
 
-    with (
-        pytest.raises(httpx.RemoteProtocolError),
-        client.stream("POST", proxy.base(rollout_id) + CHAT, json=body) as answer,
-    ):
-        pieces = answer.iter_raw()
-        got = next(pieces)
-        snapshot = proxy.settled(rollout_id)
+    def freeze() -> None:
+        snapshots.append(proxy.settled(rollout_id))
         wait_until(lambda: httpx.get(f"{engine}/state").json()["waiting"] > 0)
         httpx.post(f"{engine}/go", json={})
-        for piece in pieces:
-            got += piece
+
+    got = broken_off(client, proxy, rollout_id, "wait_then_stream", after_the_first=freeze)
 
     assert b'"code":"rollout_frozen"' in got
     assert b"[DONE]" not in got
-    assert [reason.partition(":")[0] for reason in snapshot.incomplete_reasons] == ["lost_call"]
+    assert [reason.partition(":")[0] for reason in snapshots[0].incomplete_reasons] == ["lost_call"]
 
 
 def test_an_entry_that_the_disk_does_not_take_is_withheld(

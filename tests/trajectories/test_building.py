@@ -177,6 +177,15 @@ def test_incomplete_rollouts_are_not_trainable_unless_allowed() -> None:
     assert {report.reasons for report in reports} == {("incomplete",)}
 
 
+def test_open_calls_are_incomplete() -> None:
+    """A rollout that was only peeked at while a call was in flight, or lost, is not to be trained on."""
+    snapshot = attrs.evolve(snapshot_of([ROOT]), frozen=False, open_calls=("next",))
+
+    report = build(snapshot).report
+
+    assert (report.reasons, report.trainable) == (("incomplete",), False)
+
+
 def test_per_call_gives_each_call_alone() -> None:
     """The other strategy gives the same calls with the same fates, each as a trajectory of its own."""
     calls = [ROOT, call("next", [1, 2, 3, 9], [4, 5]), call("a", [7], [1]), call("b", [7], [2])]

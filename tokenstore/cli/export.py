@@ -28,7 +28,9 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("export", help="write rollouts as JSONL, Parquet or npz", description=about)
     parser.add_argument("rollouts", metavar="ROLLOUT", nargs="*", help="only these (default: all that are not retired)")
     parser.add_argument("--format", choices=get_args(Format), required=True, help="format of the file")
-    parser.add_argument("--out", metavar="PATH", required=True, help="the file; one that is there is replaced")
+    parser.add_argument(
+        "--out", metavar="PATH", required=True, help="the file, outside the directory; one that is there is replaced"
+    )
     parser.add_argument(
         "--records", choices=get_args(Records), default="entries", help="what a row is (default: entries)"
     )

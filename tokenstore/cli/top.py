@@ -98,15 +98,15 @@ def _document(changed: Change, before: Samples, now: Samples) -> dict[str, Any]:
     document = {**attrs.asdict(changed), "busiest": dict(changed.busiest), "states": dict(changed.states)}
     if now:
         document["store"] = {
-            "puts_per_second": rate(before, now, "tokenstore_puts_total", changed.seconds),
-            "fsyncs_per_second": rate(before, now, "tokenstore_fsyncs_total", changed.seconds),
-            "put_p50_seconds": _finite(quantile(before, now, "tokenstore_put_duration_seconds", 0.5)),
-            "put_p99_seconds": _finite(quantile(before, now, "tokenstore_put_duration_seconds", 0.99)),
-            "queued": now.get("tokenstore_queued_messages", 0.0),
-            "bytes_in_flight": now.get("tokenstore_in_flight_bytes", 0.0),
-            "actors": now.get("tokenstore_open_actors", 0.0),
-            "conflicts": now.get("tokenstore_conflicts_total", 0.0),
-            "poisoned": now.get("tokenstore_poisoned_total", 0.0),
+            "puts_per_second": rate(before, now, "tokenstore_store_puts_total", changed.seconds),
+            "fsyncs_per_second": rate(before, now, "tokenstore_store_fsyncs_total", changed.seconds),
+            "put_p50_seconds": _finite(quantile(before, now, "tokenstore_store_put_seconds", 0.5)),
+            "put_p99_seconds": _finite(quantile(before, now, "tokenstore_store_put_seconds", 0.99)),
+            "queued": now.get("tokenstore_store_queued", 0.0),
+            "bytes_in_flight": now.get("tokenstore_store_bytes_in_flight", 0.0),
+            "actors": now.get("tokenstore_store_actors", 0.0),
+            "conflicts": now.get("tokenstore_store_conflicts_total", 0.0),
+            "poisoned": now.get("tokenstore_store_poisoned_total", 0.0),
         }
     return document
 

@@ -82,7 +82,7 @@ def parse_metrics(text: str) -> dict[str, float]:
     samples: dict[str, float] = {}
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")
-        if name.startswith("tokenstore_"):
+        if name.startswith("tokenstore_store_"):
             key = _without_store(name)
             samples[key] = samples.get(key, 0.0) + float(value)
     return samples

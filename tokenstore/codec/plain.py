@@ -24,8 +24,9 @@ def dumps(value: Any, *, sort_keys: bool = True) -> bytes:
     Raises:
         ValueError, OverflowError, TypeError: It is no JSON value.
     """
-    options = {"ensure_ascii": False, "escape_forward_slashes": False, "allow_nan": False}
-    text: str = ujson.dumps(value, **options, sort_keys=sort_keys)
+    text: str = ujson.dumps(
+        value, ensure_ascii=False, escape_forward_slashes=False, allow_nan=False, sort_keys=sort_keys
+    )
     return text.encode()
 
 

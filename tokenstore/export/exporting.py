@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import anyio
 import attrs
@@ -77,7 +77,7 @@ async def export(
 
     Args:
         store: Where the rollouts are; it is not changed.
-        path: The file; one that is there is replaced at the end.
+        path: The file, outside the store's directory; a regular file that is there is replaced at the end.
         format: `"jsonl"`, `"parquet"` or `"npz"`.
         records: `"entries"`, or `"trajectories"`: those of every rollout, trainable or not, with the verdict beside.
         rollouts: Ids of the rollouts to export; none means all that are not retired.
@@ -90,15 +90,17 @@ async def export(
 
     Raises:
         ExportBusyError: Another export to this file is running.
+        ValueError: A format, a kind of records, a strategy or what to do with duplicates is none of those above.
         ModuleNotFoundError: The format's package is not installed; the message says how to install it.
         LockTimeoutError, OSError: A rollout could not be read now, or the file not be written; run it again.
     """
+    _check_choices(format, records, strategy, duplicates)
     FORMATS[format].check()
     recipe = Recipe(records, strategy, duplicates)
     wanted = validate_rollout_ids(rollouts)
     now = await _stamps(store, wanted)
     plan = {**attrs.asdict(recipe), "format": format, "root": str(store.root.absolute()), "rollouts": sorted(wanted)}
-    work = await to_thread.run_sync(_begin, Path(path), {"export": plan})
+    work = await to_thread.run_sync(_begin, Path(path), store.root, {"export": plan})
     try:
         await to_thread.run_sync(work.keep, now)
         exporting = _Exporting(store, work, recipe, FORMATS[format])
@@ -109,15 +111,30 @@ async def export(
             await to_thread.run_sync(work.close)
 
 
-def _begin(path: Path, plan: Mapping[str, Any]) -> Work:
-    if path.is_dir():  # to be told now, not when all is done
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+def _check_choices(*given: str) -> None:
+    for choice, known in zip(given, (Format, Records, Strategy, Duplicates), strict=True):
+        if choice not in get_args(known):
+            raise ValueError(f"{choice!r} is not known, there are {', '.join(get_args(known))}")
+
+
+def _begin(path: Path, root: Path, plan: Mapping[str, Any]) -> Work:
+    _check_place(path, root)
     directory = OsDirectory(path.parent)
     try:
         return Work(directory, path.name, plan)
     except BaseException:
         directory.close()
         raise
+
+
+def _check_place(path: Path, root: Path) -> None:
+    """Refuse, before any work is done, a name whose file must not be replaced."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise FileExistsError(errno.EEXIST, "A link, a pipe or a device is there, choose another name", str(path))
+    if path.parent.samefile(root):  # where the files of rollouts are, and whatever else its owner looks for
+        raise PermissionError(errno.EPERM, "In the store's own directory, choose another", str(path))
 
 
 async def _stamps(store: TokenCaptureStore, wanted: Sequence[str]) -> dict[str, Stamp]:

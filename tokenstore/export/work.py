@@ -130,6 +130,9 @@ class Work:
                 write(stream)
             file.sync()
             return file.stat().size
+        except OSError as error:
+            error.filename = error.filename or self._name  # which disk is full, this or the store's
+            raise
         finally:
             file.close()
 

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from tokenstore.records import Distribution
+from tokenstore.distribution import Distribution
 
 
 class Histogram:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
+from tokenstore.metrics import exposition
 from tokenstore.records import StoreStatistics
 
 OUTCOMES = ("stored", "refused", "lost", "rejected")
 """What calls come to; the last is turned away before anything is recorded."""
-_GAUGES = frozenset({"actors", "queued", "bytes_in_flight", "open_files", "put_p50", "put_p99"})
-_SECONDS = {"put_p50": "put_seconds_p50", "put_p99": "put_seconds_p99"}
 
 
 class Meters:
@@ -35,11 +32,7 @@ class Meters:
             yield f'tokenstore_proxy_calls_total{{outcome="{outcome}"}} {count}\n'
         yield from _metric("proxy_passed_through_total", "counter", self.passed)
         yield from _metric("proxy_calls_in_flight", "gauge", self.in_flight)
-        for name, value in attrs.asdict(store).items():
-            if name in _GAUGES:
-                yield from _metric(f"store_{_SECONDS.get(name, name)}", "gauge", value)
-            else:
-                yield from _metric(f"store_{name}_total", "counter", value)
+        yield from exposition(store)
 
 
 def _metric(name: str, kind: str, value: float) -> Iterator[str]:

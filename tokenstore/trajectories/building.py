@@ -194,7 +194,7 @@ def _report(
 
 def _reasons(snapshot: TokenCaptureSnapshot, tokens: dict[Fate, int]) -> tuple[Reason, ...]:
     found: dict[Reason, bool] = {
-        "incomplete": snapshot.incomplete,
+        "incomplete": snapshot.incomplete or bool(snapshot.open_calls),  # only peeked at: in flight, or lost
         "unresolved": tokens["unresolved"] > 0,
         "ambiguous": tokens["ambiguous"] > 0,
         "nothing_trained": tokens["trained"] == 0,

@@ -18,7 +18,7 @@ Duplicates = Literal["supersede", "keep"]
 Fate = Literal["trained", "empty", "superseded", "unresolved", "ambiguous"]
 """What became of a call's tokens; `fates` has the rules."""
 Reason = Literal["incomplete", "unresolved", "ambiguous", "nothing_trained"]
-"""Why a rollout is not to be trained on, unless `allow` names it."""
+"""Why a rollout is not to be trained on, unless `allow` names it; one with open calls is incomplete too."""
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,69 @@
+"""`tokenstore view`: the page as a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Runner
+
+
+def test_a_page_of_a_rollout(run: Runner, mixed_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page appears under the rollout's name, whole, readable by its owner alone, and nothing else is left."""
+    monkeypatch.chdir(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in mixed_store.iterdir()}
+
+    result = run("view", "frozen", "--root", mixed_store)
+
+    page = tmp_path / "frozen.html"
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("frozen.html, ")
+    assert page.read_text("utf-8").endswith("</html>\n")
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [page]
+    assert {path.name: path.stat().st_mtime_ns for path in mixed_store.iterdir()} == before
+
+
+def test_a_page_of_a_directory(run: Runner, mixed_store: Path, tmp_path: Path) -> None:
+    """The overview names what is masked and why."""
+    target = tmp_path / "all.html"
+
+    shown = json.loads(run("view", "--all", "-o", target, "--json", "--root", mixed_store).out)
+
+    text = target.read_text("utf-8")
+    assert shown == {"path": str(target), "bytes": target.stat().st_size}
+    assert "lost_call:lost" in text
+    assert "marked:broken" in text
+
+
+def test_a_page_on_stdout(run: Runner, mixed_store: Path) -> None:
+    """With `-o -` the page is all of stdout."""
+    result = run("view", "frozen", "-o", "-", "--root", mixed_store)
+
+    assert result.out.startswith("<!doctype html>")
+    assert result.out.endswith("</html>\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "give a rollout, or --all"),
+        (["frozen", "--all"], "give a rollout, or --all"),
+        (["nobody"], "there is no rollout nobody"),
+        (["retired"], "only its fence is left"),
+        (["--all", "--tokenizer", "x"], "--tokenizer is for"),
+        (["frozen", "-o", "/nowhere/x.html"], "No such file"),
+        (["frozen", "--tokenizer", __file__], "is no tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_shown(run: Runner, mixed_store: Path, options: list[str], said: str) -> None:
+    """What cannot be shown is an error of one line."""
+    if "--tokenizer" in options:
+        pytest.importorskip("tokenizers")
+
+    result = run("view", *options, "--root", mixed_store)
+
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert said in result.err
