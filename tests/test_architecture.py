@@ -62,10 +62,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trajectories": VALUES,
     "engines": (*OUTSIDE, "codec"),
     "integrations": (*OUTSIDE, "config", "codec", "store", "metrics", "distribution"),
-    "serve": FACE,
+    "serve": (*FACE, "engines", "distribution"),
     "view": FACE,
     "cluster": FACE,
-    "cli": (*FACE, "view"),
+    "cli": (*FACE, "view", "serve"),
 }
 """What a module may import from the package, by the longest name that is its beginning; itself and below always."""
 
@@ -87,6 +87,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "argcomplete": ("cli.completion",),
     "prometheus_client": ("integrations.prometheus",),
     "opentelemetry": ("integrations.opentelemetry",),
+    "httpx": ("serve.http",),
+    "starlette": ("serve.web",),
+    "uvicorn": ("serve.on_uvicorn",),
+    "hypercorn": ("serve.on_hypercorn",),
     "asyncio": (),
     "trio": (),
     "pytest": (),

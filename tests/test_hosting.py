@@ -149,3 +149,13 @@ async def test_statistics_count_all_hosts() -> None:
     assert statistics.puts == 2
     assert statistics.queued == 0
     assert len([host for host in store._home.hosts if host.latencies]) == 2
+
+
+async def test_lanes_end_with_their_host() -> None:
+    """A host ends although lanes were told to stay, as they are by an actor whose start a Ctrl-C broke off."""
+    with anyio.fail_after(20):
+        async with hosting() as host:
+            host.threads.keep()
+            done = await host.threads.commit(divmod, 7, 2)
+
+    assert done == (3, 1)

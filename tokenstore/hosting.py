@@ -55,7 +55,11 @@ class Host:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as lanes:
                     self.threads.open(lanes)
-                    await self._keep_actors()
+                    try:
+                        await self._keep_actors()
+                    finally:
+                        # Under trio a Ctrl-C may leave an actor that never began, and so never lets the lanes go.
+                        self.threads.dismiss()
         finally:
             self._tasks = None
             self.root.directory.close()

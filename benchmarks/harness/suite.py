@@ -34,6 +34,7 @@ BENCHMARKS = (
     "removal",
     "scale",
     "loops",
+    "proxy",
 )
 """The modules of this package that are benchmarks, in the order in which they run."""
 

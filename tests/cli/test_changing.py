@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.cli.running import Runner
@@ -147,7 +148,7 @@ def test_a_rollout_begun_anew_is_not_collected(run: Runner, root: Path, monkeypa
 
     def begin_anew(_: str, __: object) -> None:
         store.delete_now(["retired"])
-        store.append(store.read_entries("open")[0].__class__(**{**_fields(store), "rollout_id": "retired"}))
+        store.append(attrs.evolve(store.read_entries("open")[0], rollout_id="retired"))
 
     monkeypatch.setattr("tokenstore.cli.gc.ask", begin_anew)
 
@@ -155,12 +156,6 @@ def test_a_rollout_begun_anew_is_not_collected(run: Runner, root: Path, monkeypa
 
     assert result.status == 0
     assert len(store.read_entries("retired")) == 1
-
-
-def _fields(store: TokenCaptureStore) -> dict[str, object]:
-    entry = store.read_entries("open")[0]
-    names = ("model_call_id", "prompt_token_ids", "generation_token_ids", "generation_log_probs")
-    return {name: getattr(entry, name) for name in names}
 
 
 @pytest.mark.parametrize("age", ["2", "d", "-1d", "1h 30m", "two days", "", "1e3s", "9" * 400 + "d"])

@@ -63,6 +63,7 @@ def small(number: int) -> TokenEntry:
     )
 
 
+@pytest.mark.kernel  # twelve commands on 58 rollouts, twice
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_recorded_data(go: Callable[..., Run], run: Runner, tmp_path: Path, options: tuple[str, ...]) -> None:
     """What real engines left is listed, shown, pictured, frozen and removed."""
@@ -80,7 +81,7 @@ def test_recorded_data(go: Callable[..., Run], run: Runner, tmp_path: Path, opti
     assert json.loads(go(READING["stats"], root, "", "--json").out)["states"]["retired"]["rollouts"] == 0
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.kernel), ("--json",)])
 def test_a_directory_of_the_reference(go: Callable[..., Run], tmp_path: Path, options: tuple[str, ...]) -> None:
     """What the reference wrote is read and changed; its fences are an answer and its torn tails are told."""
     root = tmp_path / "store"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
 
 import anyio
 
@@ -12,8 +11,8 @@ from tokenstore import TokenCaptureStore
 from tokenstore.export import export, exporting
 
 
-async def stop_at(root: str, path: str, format: Any, count: str) -> None:  # noqa: A002
-    """Export with a part for each rollout, and stand still when so many are done."""
+async def stop_at(root: str, path: str, count: str) -> None:
+    """Export as Parquet with a part for each rollout, and stand still when so many are done."""
     exporting.PART_BYTES = 1
 
     def progress(done: int, _: int) -> None:
@@ -22,13 +21,13 @@ async def stop_at(root: str, path: str, format: Any, count: str) -> None:  # noq
             signal.pause()
 
     async with TokenCaptureStore(root) as store:
-        await export(store, path, format=format, progress=progress)
+        await export(store, path, format="parquet", progress=progress)
 
 
 async def main() -> None:
     """Take the arguments of the process."""
-    root, path, kind, count = sys.argv[1:]
-    await stop_at(root, path, kind, count)
+    root, path, count = sys.argv[1:]
+    await stop_at(root, path, count)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,11 @@ SHORT = Spoken([1, 2, 3], [5, 6, 7, 8], [-0.5, 0.0, -0.25, -1e-05])
 def calls() -> list[Spoken]:
     """The calls that the engine makes: recorded ones, where they are, else generated ones."""
     folder = os.environ.get("TOKENSTORE_RECORDED_DATA")
-    entries = recordings(Path(folder, "recorded")) if folder else agent_rollout("generated", seed=SEED, calls=20)
+    entries = (
+        recordings(Path(folder, "recorded"))
+        if folder
+        else agent_rollout("generated", seed=SEED, turns=20, first_prompt=100, generated=40, added=40)
+    )
     return [SHORT, *(Spoken.of(entry) for entry in entries if entry.prompt_token_ids and entry.generation_token_ids)]
 
 

@@ -50,9 +50,10 @@ def test_the_blocking_client(proxy_of: Callable[[EngineKind], Running]) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the client is asyncio's
-async def test_the_async_client_at_once(proxy: Running) -> None:
-    """Every call that the engine knows, whole and streamed, asked at once: in the store token for token."""
-    rollout_id, base = fresh(), {}
+@pytest.mark.parametrize("share", [20, pytest.param(1, marks=[pytest.mark.kernel, pytest.mark.timeout(300)])])
+async def test_the_async_client_at_once(share: int, proxy: Running) -> None:
+    """Calls that the engine knows, whole and streamed, asked at once: in the store token for token."""
+    rollout_id, base, numbers = fresh(), {}, range(0, len(calls()), share)
     async with openai.AsyncOpenAI(base_url=proxy.base(rollout_id), api_key="k", max_retries=0, timeout=60) as client:
 
         async def ask(number: int) -> None:
@@ -65,12 +66,12 @@ async def test_the_async_client_at_once(proxy: Running) -> None:
             base[number] = {given.headers["x-model-call-id"] for given in (whole, stream)}
 
         async with anyio.create_task_group() as group:
-            for number in range(len(calls())):
+            for number in numbers:
                 group.start_soon(ask, number)
 
     snapshot = await anyio.to_thread.run_sync(proxy.settled, rollout_id)
     assert not snapshot.incomplete
-    assert len(snapshot.entries) == 2 * len(calls())
+    assert len(snapshot.entries) == 2 * len(numbers)
     found: dict[str, Any] = {entry.model_call_id: entry for entry in snapshot.entries}
     assert all(calls()[number].same(found[call_id]) for number, ids in base.items() for call_id in ids)
 

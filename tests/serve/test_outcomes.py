@@ -256,7 +256,8 @@ def test_a_client_that_leaves_loses_the_call(model: str, proxy: Running, engine:
     rollout_id = fresh()
     left = client.get(f"{engine}/state").json()["left"]
     body = json.dumps({"model": model, "messages": [], "stream": model.endswith("stream")}).encode()
-    with socket.create_connection(proxy.url.removeprefix("http://").split(":")) as leaving:
+    host, port = proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as leaving:
         head = f"POST /rollouts/{rollout_id}/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n"
         leaving.sendall(head.encode() + body)
         wait_until(lambda: client.get(f"{engine}/state").json()["waiting"] > 0)

@@ -64,7 +64,7 @@ def opened(chromium: Any, html: str, folder: Path, width: int = 1280, scheme: st
     asked: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("console", lambda message: troubles.append(message.text))
-    page.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
+    page.on("dialog", lambda dialog: troubles.append(dialog.message))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
     yield page

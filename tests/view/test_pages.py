@@ -145,7 +145,7 @@ class Tags(html.parser.HTMLParser):
         self._inside = tag
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, _: str) -> None:
         """Note that what follows is in no script."""
         self._inside = ""
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 OVERVIEW_FILE = "tokenstore.html"
+SMALL_BYTES = 100_000
+"""Rollouts that are added up sooner than a thread is asked."""
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -108,7 +110,10 @@ async def _add(
     except (TokenStoreError, OSError) as error:
         overview.add_unreadable(status, printable(str(error)))
     else:
-        await to_thread.run_sync(overview.add, status, snapshot)
+        if status.bytes < SMALL_BYTES:
+            overview.add(status, snapshot)
+        else:
+            await to_thread.run_sync(overview.add, status, snapshot)
     advance(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,7 +45,7 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], TokenStoreError]] = {
     "LockTimeoutError": lambda facts: LockTimeoutError(facts["path"], facts["seconds"]),
     "CorruptRolloutError": lambda facts: errors.CorruptRolloutError(facts["file"], facts["problem"]),
     "DurabilityError": lambda facts: DurabilityError(
-        facts["operation"], facts["file"], OSError(facts["errno"], facts["strerror"])
+        facts["operation"], facts["file"], OSError(facts["errno"], os.strerror(facts["errno"]))
     ),
     "RemovalError": lambda facts: RemovalError(
         facts["payload"], {key: error_from_plain(cause) for key, cause in facts["causes"].items()}

@@ -1,0 +1,192 @@
+"""The capture proxy under load: what it adds to the time of an answer, beside a pass-through of the same stack.
+
+The engine answers after 5 s, give or take 2; 256 agents ask, each again when it has its answer. Engine, proxy and load
+generator are processes of their own. What an answer took beyond the time that the engine itself waited is the added
+time; what asking the engine directly adds is shown too, it is the load generator's and the engine's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import anyio
+
+from benchmarks.harness.children import in_child
+from benchmarks.harness.statistics import percentile
+from benchmarks.harness.suite import OURS, Key, Run, Target, Values
+
+TITLE = "Capture proxy: what it adds to an answer while 256 calls are in flight"
+PLOTS = ("added p50 ms",)
+CALLS = 256
+"""Calls in flight."""
+ROUNDS = 4
+"""Answers that each agent waits for."""
+SECONDS, SPREAD = 5.0, 2.0
+"""How long the engine takes, and by how much it differs."""
+PROMPT, GENERATION = 512, 128
+"""Tokens of a call."""
+CASE = f"{PROMPT}/{GENERATION}, C = {CALLS}"
+PASSING, DIRECT = "pass-through", "engine itself"
+P50, P99 = "added p50 ms", "added p99 ms"
+SEED = 6
+
+
+def targets() -> list[Target]:
+    """So little that an agent does not notice, and hardly more than any proxy costs."""
+    added = Key(CASE, OURS, P50)
+    return [
+        Target(text=f"{CASE}: added p50, ms", value=added, at_most=8.0),
+        Target(text=f"{CASE}: added p50 over a pass-through's", value=added, over=Key(CASE, PASSING, P50), at_most=2.0),
+    ]
+
+
+def measure(run: Run) -> Values:
+    """Measure all three once."""
+    seconds, calls = run.size(SECONDS, 0.05), run.size(CALLS, 4)
+    values: Values = {}
+    spread, place = run.size(SPREAD, 0.02), str(run.place())
+    with process("engine", str(seconds), str(spread)) as engine, process("proxy", engine, place) as proxy:
+        paths = {OURS: f"{proxy}/rollouts/{{}}", PASSING: f"{proxy}/passing", DIRECT: engine}
+        for who in run.turn(list(paths)):
+            added = in_child(load, paths[who], calls, run.size(ROUNDS, 2))
+            values[Key(CASE, who, P50)] = percentile(added, 0.5) * 1e3
+            values[Key(CASE, who, P99)] = percentile(added, 0.99) * 1e3
+            values[Key(CASE, who, "calls")] = len(added)
+    return values
+
+
+def load(base: str, calls: int, rounds: int) -> list[float]:
+    """Have agents ask, and give the seconds that each answer took beyond the engine's own waiting."""
+    import httpx  # noqa: PLC0415 - only a process of its own needs it
+
+    added: list[float] = []
+
+    async def agent(client: httpx.AsyncClient, number: int) -> None:
+        url = f"{base.format(f'r{number}')}/v1/chat/completions"
+        for turn in range(rounds + 1):
+            started = perf_counter()
+            answer = await client.post(url, json={"model": "m", "messages": []})
+            took = perf_counter() - started
+            if answer.status_code != 200:
+                raise RuntimeError(f"status {answer.status_code} of {url}")
+            if turn:  # the first opens connections and files
+                added.append(took - float(answer.headers["x-waited"]))
+
+    async def all_of_them() -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client, anyio.create_task_group() as agents:
+            for number in range(calls):
+                agents.start_soon(agent, client, number)
+
+    anyio.run(all_of_them)
+    return added
+
+
+@contextmanager
+def process(kind: str, *arguments: str) -> Iterator[str]:
+    """Run a server of this module as a process, and give its URL; it ends with its input."""
+    command = [sys.executable, "-m", "benchmarks.proxy", kind, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:  # noqa: S603
+        try:
+            assert child.stdout is not None  # noqa: S101
+            yield child.stdout.readline().strip()
+        finally:
+            child.kill()
+
+
+# ---------------------------------------------------------------------------------------------- the processes
+
+
+class Engine:
+    """Answers chat completions after some time, which it tells."""
+
+    def __init__(self, seconds: float, spread: float) -> None:
+        self._chance = random.Random(SEED)  # noqa: S311 - waiting times
+        self._seconds, self._spread = seconds, spread
+        self._numbers = count()
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        while (await receive()).get("more_body"):
+            pass
+        wanted = self._chance.uniform(self._seconds - self._spread, self._seconds + self._spread)
+        body = self._answer(next(self._numbers))
+        started = perf_counter()
+        await anyio.sleep(wanted)
+        waited = f"{perf_counter() - started:.6f}".encode()
+        headers = [(b"content-type", b"application/json"), (b"x-waited", waited)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _answer(self, number: int) -> bytes:
+        ids = [(number * 7919 + at * 104729) % 150_000 for at in range(PROMPT + GENERATION)]
+        prompt, generated = ids[:PROMPT], ids[PROMPT:]
+        logprobs = [{"token": f"token_id:{one}", "logprob": -one / 65536, "top_logprobs": []} for one in generated]
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": "word " * GENERATION},
+            "logprobs": {"content": logprobs},
+            "finish_reason": "stop",
+            "token_ids": generated,
+        }
+        usage = {"prompt_tokens": PROMPT, "completion_tokens": GENERATION, "total_tokens": PROMPT + GENERATION}
+        answer = {"id": f"a{number}", "model": "m", "choices": [choice], "usage": usage, "prompt_token_ids": prompt}
+        return json.dumps(answer).encode()
+
+
+async def run_engine(seconds: str, spread: str) -> None:
+    """Serve the engine."""
+    await _serve(Engine(float(seconds), float(spread)))
+
+
+async def run_proxy(engine: str, root: str) -> None:
+    """Serve the proxy; below `/passing` the same servers and clients pass everything through and store nothing."""
+    from tokenstore import TokenCaptureStore  # noqa: PLC0415
+    from tokenstore.serve.exchange import Reply, Request  # noqa: PLC0415
+    from tokenstore.serve.http import Connections  # noqa: PLC0415
+    from tokenstore.serve.meters import Meters  # noqa: PLC0415
+    from tokenstore.serve.relay import Relay  # noqa: PLC0415
+    from tokenstore.serve.routes import Route  # noqa: PLC0415
+    from tokenstore.serve.settings import ProxySettings  # noqa: PLC0415
+    from tokenstore.serve.web import make_app, while_there  # noqa: PLC0415
+
+    settings = ProxySettings(engine=engine)
+    async with TokenCaptureStore(root) as store, Connections(engine, timeout=60) as connections:
+        capturing = make_app(settings, store, connections)
+        relay = Relay(settings, store, connections, Meters())
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if not scope["path"].startswith("/passing/"):
+                await capturing(scope, receive, send)
+                return
+            request, reply = Request(scope, receive), Reply(send)
+            body = await request.body(settings.max_body_bytes)
+            route = Route(request.path.removeprefix("/passing"), None)
+            await while_there(request, partial(relay.passing, request, route, body, reply))
+
+        await _serve(app)
+
+
+async def _serve(app: Any) -> None:
+    from tokenstore.serve.on_uvicorn import serve  # noqa: PLC0415
+    from tokenstore.serve.running import listening, url_of  # noqa: PLC0415
+
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    with listening("127.0.0.1", 0) as listener:
+        print(url_of(listener), flush=True)
+        await serve(app, listener, anyio.Event(), 1)
+
+
+if __name__ == "__main__":
+    anyio.run({"engine": run_engine, "proxy": run_proxy}[sys.argv[1]], *sys.argv[2:])
