@@ -189,4 +189,5 @@ async def _serve(app: Any) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run({"engine": run_engine, "proxy": run_proxy}[sys.argv[1]], *sys.argv[2:])
+    first, second = sys.argv[2:]
+    anyio.run({"engine": run_engine, "proxy": run_proxy}[sys.argv[1]], first, second)

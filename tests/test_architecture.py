@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trajectories": VALUES,
     "engines": (*OUTSIDE, "codec"),
     "integrations": (*OUTSIDE, "config", "codec", "store", "metrics", "distribution"),
-    "serve": (*FACE, "engines", "distribution"),
+    "serve": (*FACE, "engines"),
     "view": FACE,
     "cluster": FACE,
     "cli": (*FACE, "view", "serve"),

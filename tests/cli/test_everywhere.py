@@ -147,7 +147,9 @@ async def many(root: Path, count: int) -> None:
 
 @pytest.mark.kernel
 @pytest.mark.timeout(600)
-def test_10_000_rollouts(go: Callable[..., Run], run: Runner, memory_path: Path) -> None:
+def test_10_000_rollouts(
+    go: Callable[..., Run], run: Runner, memory_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of 10,000 rollouts every command gives the right numbers, and says how long it took."""
     root = memory_path / "store"
     anyio.run(many, root, 10_000)
@@ -156,7 +158,8 @@ def test_10_000_rollouts(go: Callable[..., Run], run: Runner, memory_path: Path)
         began = time.perf_counter()
         assert go(command, root, "r00007", "--json").status == 0, name
         took[name] = f"{time.perf_counter() - began:.2f} s"
-    print(took)  # noqa: T201 - a measurement
+    with capsys.disabled():
+        print(f"10,000 rollouts: {took}")  # noqa: T201 - a measurement
 
     stats = json.loads(run("stats", "--json", "--root", root).out)
     assert (stats["states"]["open"]["rollouts"], stats["states"]["open"]["incomplete"]) == (9_999, 100)

@@ -99,6 +99,7 @@ def test_top_sees_a_live_writer(run: Runner, tmp_path: Path) -> None:
     store.append(agent_rollout("quiet", turns=1, first_prompt=30)[0])
     writer.start()
     result = run("top", "--interval", "0.3s", "--count", 2, "--json", "--root", tmp_path)
+    beside = run("ls", "--ids", "--root", tmp_path)
     stop.set()
     writer.join()
 
@@ -107,7 +108,7 @@ def test_top_sees_a_live_writer(run: Runner, tmp_path: Path) -> None:
     assert sum(line["calls_per_second"] for line in shown) > 0
     assert "live" in {name for line in shown for name in line["busiest"]}
     assert "quiet" not in shown[0]["busiest"]
-    assert run("ls", "--root", tmp_path).status == 0
+    assert (beside.status, beside.out.split()) == (0, ["live", "quiet"])
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from tokenstore.serve.remote import error_from_plain, error_to_plain
 from tokenstore.testing import CHECKS, first_difference, run_check, shaped_rollout
 
 pytestmark = pytest.mark.anyio
+CONSUMING = re.compile("drop|retire|delete|snapshot|batch|string|late_writes|log_probs")
+"""The checks that say most about a source; all others are run with the long tests."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,9 @@ async def test_listing_and_statistics(near: Running) -> None:
     assert isinstance(statistics, StoreStatistics)
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize(
+    "name", [name if CONSUMING.search(name) else pytest.param(name, marks=pytest.mark.kernel) for name in CHECKS]
+)
 async def test_the_client_keeps_a_sources_promises(name: str, near: Running) -> None:
     """With a store to write and the client to consume, the conformance suite holds."""
 

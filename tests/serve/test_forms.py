@@ -92,7 +92,13 @@ def without_arrays(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "how", [(), ("stream",), ("asking",), ("asking", "stream")], ids=["whole", "stream", "asking", "asking stream"]
+    "how",
+    [
+        pytest.param((), id="whole"),
+        pytest.param(("asking", "stream"), id="asking stream"),
+        pytest.param(("stream",), id="stream", marks=pytest.mark.kernel),
+        pytest.param(("asking",), id="asking", marks=pytest.mark.kernel),
+    ],
 )
 @pytest.mark.parametrize("name", PATHS)
 def test_the_client_gets_what_the_engine_sent(

@@ -43,7 +43,7 @@ def test_more_calls_than_allowed_are_turned_away(engine: str, tmp_path: Path) ->
     """A call above the limit gets 503 before anything is recorded, and may come again; others are not slowed."""
     with running("asyncio", engine, tmp_path, max_calls=1) as proxy, httpx.Client(timeout=30) as client:
         before = client.get(f"{engine}/state").json()["waiting"]
-        first = threading.Thread(target=ask, args=(httpx.Client(timeout=30), proxy, "r", "wait_then_answer"))
+        first = threading.Thread(target=ask, args=(client, proxy, "r", "wait_then_answer"))
         first.start()
         wait_until(lambda: client.get(f"{engine}/state").json()["waiting"] > before)
 

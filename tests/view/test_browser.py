@@ -133,6 +133,16 @@ def test_a_token_tells_what_it_is(chromium: Any, tmp_path: Path) -> None:
     assert "loss mask 1" in said
 
 
+def test_a_masked_rollout_says_so_everywhere(chromium: Any, tmp_path: Path) -> None:
+    """In a rollout that is masked as a whole each call and each token says it, whatever its trajectory says."""
+    with opened(chromium, rollout_page(marked()), tmp_path) as page:
+        page.locator("#rows .t").first.hover()
+
+        assert "all is masked: incomplete" in page.locator("#tip").inner_text()
+        page.locator(".call").nth(1).click()
+        assert page.locator(".row.note", has_text="loss mask 1; all is masked: incomplete").count() > 0
+
+
 def test_calls_fold(chromium: Any, tmp_path: Path) -> None:
     """A call folds to its head, all of them do, and come back."""
     given = shaped("append_only")

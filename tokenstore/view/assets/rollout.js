@@ -82,6 +82,9 @@ let firstRow = new Map();
 const measure = document.createElement("canvas").getContext("2d");
 const widths = new Map();
 
+// What masks the rollout as a whole, whatever its trajectories say.
+const all = data.verdict.trainable ? "" : `all is masked: ${data.verdict.reasons.join(", ")}`;
+
 function piece(id) {
   const text = data.pieces[id];
   if (text === undefined) return String(id);
@@ -149,7 +152,8 @@ function callRows(call, room, columns) {
     rows.push({kind: "note", call, text: `${count(call.prompt.length)} new prompt tokens`});
     tokenRows(call, "prompt", room);
   }
-  const why = call.fate === "trained" ? "loss mask 1" : `loss mask 0: ${call.fate || "no trajectory"}`;
+  const own = call.fate === "trained" ? "loss mask 1" : `loss mask 0: ${call.fate || "no trajectory"}`;
+  const why = all ? `${own}; ${all}` : own;
   rows.push({kind: "note", call, text: `${count(call.generation.length)} generated tokens, ${why}`});
   tokenRows(call, "generation", room);
   for (const item of call.items) {
@@ -266,7 +270,7 @@ function tipText(row, at) {
   lines.push(`position ${count(position)} of call ${call.id}`);
   if (row.part === "prompt") lines.push("prompt, loss mask 0");
   else lines.push(call.fate === "trained" ? "generated, loss mask 1" : `generated, loss mask 0: ${call.fate || "unknown"}`);
-  if (data.incomplete) lines.push("the rollout is incomplete: all of it is masked");
+  if (all) lines.push(all);
   return lines.join("\n");
 }
 
@@ -363,7 +367,7 @@ function head() {
     ...data.refusals.map((refusal) => `refused: ${refusal.model_call_id} (${refusal.code || "no code"})`)];
   $("why").hidden = !reasons.length;
   $("why").open = reasons.length <= 4;
-  $("why-title").textContent = `${count(reasons.length)} reasons, calls in flight and refusals`;
+  $("why-title").textContent = `reasons, calls in flight and refusals: ${count(reasons.length)}`;
   $("reasons").replaceChildren(...reasons.map((reason) => element("li", "", reason)));
   const names = ["≥ " + EDGES[0], ...EDGES.slice(1).map((edge) => "≥ " + edge), "< " + EDGES[EDGES.length - 1]];
   $("legend").append("log p", ...names.map((name, step) => element("span", `t g p${step}`, name)),
