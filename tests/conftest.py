@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -47,3 +48,9 @@ def memory_path() -> Iterator[Path]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a directory of its own is made there
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collecting has made out of later garbage collections: thousands of tests, and many force one."""
+    gc.collect()
+    gc.freeze()

@@ -373,7 +373,7 @@ async def test_a_directory_of_the_reference_is_verified(tmp_path: Path) -> None:
     assert all(each.is_well for each in after.values())
 
 
-@pytest.mark.parametrize("tool", [verify, repair])
+@pytest.mark.parametrize("tool", [pytest.param(verify, marks=pytest.mark.kernel), repair])
 async def test_both_are_safe_beside_a_live_writer(tmp_path: Path, tool: Any) -> None:
     """While another process writes, removes and reuses rollouts, nothing of it is lost or found broken."""
     rounds = 0

@@ -56,6 +56,9 @@ PLANS: dict[str, Plan] = {
 }
 """What is planted, how many megabytes reading it may take beyond an ordinary reading, and what is said of it."""
 
+OFTEN = ("long line", "deep, vouched", "a million newlines", "state of 10 GB", "binary intents")
+"""Those that the default run looks at, one of a kind."""
+
 
 def _check(root: Path, plan: Plan) -> None:
     name, make, megabytes, expected = plan
@@ -80,7 +83,9 @@ def _check(root: Path, plan: Plan) -> None:
     assert all(reason.startswith(beginning) for reason, beginning in zip(reasons, expected, strict=True))
 
 
-@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.kernel) for kind in PLANS]
+)
 def test_hostile_files_take_bounded_memory(kind: str, tmp_path: Path) -> None:
     """A process that reads a hostile file lives, its memory stays bounded, and what is good is delivered."""
     _check(tmp_path / "root", PLANS[kind])

@@ -30,7 +30,8 @@ TESTS = Path(__file__).parents[1]
 MIB = 1024 * 1024
 
 
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+"""Of what takes a process of its own, trio runs with the long tests."""
 
 
 def _check_bounded_memory(root: Path, backend: str, count: int, size: int, inflight: int) -> None:

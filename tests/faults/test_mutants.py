@@ -18,6 +18,7 @@ SECONDS = 10
 CASES = [(name, scenario) for name, mutant in MUTANTS.items() for scenario in mutant.scenarios]
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize(("mutant", "scenario"), CASES)
 def test_each_mutant_is_found(
     mutant: str, scenario: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from tokenstore.serve.remote import error_from_plain, error_to_plain
 from tokenstore.testing import CHECKS, first_difference, run_check, shaped_rollout
 
 pytestmark = pytest.mark.anyio
-CONSUMING = re.compile("drop|retire|delete|snapshot|batch|string|late_writes|log_probs")
 """The checks that say most about a source; all others are run with the long tests."""
 
 
@@ -77,9 +75,8 @@ async def test_listing_and_statistics(near: Running) -> None:
     assert isinstance(statistics, StoreStatistics)
 
 
-@pytest.mark.parametrize(
-    "name", [name if CONSUMING.search(name) else pytest.param(name, marks=pytest.mark.kernel) for name in CHECKS]
-)
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.kernel
 async def test_the_client_keeps_a_sources_promises(name: str, near: Running) -> None:
     """With a store to write and the client to consume, the conformance suite holds."""
 
@@ -172,6 +169,7 @@ def test_errors_come_over(error: Exception) -> None:
     assert (type(made), str(made)) == (type(error), str(error))
 
 
+@pytest.mark.kernel
 async def test_freezing_many_at_once(near: Running) -> None:
     """A trainer may freeze many rollouts at once."""
     async with TokenCaptureStore(near.root) as store, TokenStoreClient(near.url, token=TOKEN) as client:

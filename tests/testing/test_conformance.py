@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LOOPS
 from tests.testing.broken import BROKEN_STORES, BrokenStore
 from tests.testing.broken.recording import ForgetfulStore
 from tokenstore.errors import StoreClosedError
@@ -53,6 +54,7 @@ async def test_entered_file_store(check: str, memory_path: Path) -> None:
         await run_check(check, make, make)
 
 
+@pytest.mark.parametrize("anyio_backend", LOOPS[:1], indirect=True)  # its actors live in a loop of their own anyway
 @pytest.mark.parametrize("check", CHECKS)
 async def test_file_store_never_entered(check: str, memory_path: Path) -> None:
     """The file store keeps every promise when nobody enters it."""
