@@ -52,5 +52,7 @@ def memory_path() -> Iterator[Path]:
 
 def pytest_collection_finish() -> None:
     """Keep what collecting has made out of later garbage collections: thousands of tests, and many force one."""
+    import hypothesis  # noqa: F401, PLC0415 - it looks among the objects that are not frozen yet
+
     gc.collect()
     gc.freeze()

@@ -22,7 +22,7 @@ def engine() -> Iterator[str]:
         yield child.line()
 
 
-@pytest.fixture(scope="session", params=["asyncio", "trio"])
+@pytest.fixture(scope="session", params=["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
 def proxy_of(
     request: pytest.FixtureRequest, engine: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[EngineKind], Running]]:
