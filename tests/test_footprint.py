@@ -12,6 +12,7 @@ import anyio
 import attrs
 import pytest
 
+from tests.conftest import LOOPS
 from tests.samples import entry, nested
 from tokenstore import InvalidEntryError, StoreConfig, TokenCaptureStore, TokenEntry
 from tokenstore.testing import agent_rollout, first_difference
@@ -38,6 +39,7 @@ def long_rollout() -> list[TokenEntry]:
     return [attrs.evolve(turn, generation_log_probs=log_probs(len(turn.generation_token_ids))) for turn in turns]
 
 
+@pytest.mark.parametrize("anyio_backend", LOOPS[:1], indirect=True)  # bytes on the disk know no loop
 async def test_200_turns_of_an_agent(tmp_path: Path, record_testsuite_property: Any, anyio_backend: Any) -> None:
     """200 turns of 200 generated and 300 added ids take at most 1.7 MB, and freeze gives whole prompts back."""
     made = long_rollout()

@@ -347,6 +347,7 @@ class TestRefused:
         assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+@pytest.mark.kernel
 def test_a_killed_export_is_gone_on_with(tmp_path: Path) -> None:
     """A process killed at work leaves nothing under the name; the next run exports only what was missing."""
     store = tmp_path / "store"

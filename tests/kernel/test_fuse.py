@@ -74,6 +74,7 @@ def _entries(place: Path) -> dict[str, object]:
     return dict(there)
 
 
+@pytest.mark.kernel
 def test_a_cut_loses_nothing_acked(mounted: Path) -> None:
     """Two power cuts that leave any of the names and blocks lose nothing of what was acknowledged."""
     acked, there = _cuts(mounted, PersistencePolicy.SCATTERED, 2, seed=1)
@@ -92,7 +93,8 @@ def test_fifteen_cuts_lose_nothing_acked(policy: PersistencePolicy, mounted: Pat
     assert there >= acked > 15
 
 
-@pytest.mark.parametrize("name", ["jsonl", *(pytest.param(name, marks=pytest.mark.kernel) for name in OTHERS)])
+@pytest.mark.kernel
+@pytest.mark.parametrize("name", ["jsonl", *OTHERS])
 def test_a_sync_that_fails_once_and_then_lies_loses_nothing_acked(name: str, mounted: Path) -> None:
     """After a failed sync the same put, begin or mark writes its bytes again: no lie is taken for success."""
     with opened(mounted) as store:

@@ -53,6 +53,9 @@ FULL = {
 }
 
 
+MORE_JUMPS = ("+100d", "-20000d")
+
+
 @pytest.mark.parametrize("what", FULL)
 def test_a_full_tmpfs_is_an_error_until_space_is_back(what: str, tmp_path: Path) -> None:
     """Out of bytes or of inodes each put raises or is there whole; when space is back, work goes on."""
@@ -134,7 +137,7 @@ def test_a_lock_that_a_fork_inherited_is_waited_for(tmp_path: Path) -> None:
     assert len(store.read_entries("r")) == 1
 
 
-@pytest.mark.parametrize("jump", ["-100d", "+100d", "-20000d"])
+@pytest.mark.parametrize("jump", ["-100d", *(pytest.param(jump, marks=pytest.mark.kernel) for jump in MORE_JUMPS)])
 def test_a_clock_that_jumps_changes_no_data(jump: str, tmp_path: Path) -> None:
     """A process whose clock is far off stores and freezes as any other, and others read it."""
     library = needs.faketime()

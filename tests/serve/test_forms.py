@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.dialects import Body
 from tests.engines.samples import parsed as sample_of
-from tests.engines.samples import read
+from tests.engines.samples import read, sample
 from tests.engines.test_wire import LENT, READABLE, REFUSED
 from tests.serve.engine import calls
 from tests.serve.proxies import Running
@@ -129,6 +129,7 @@ def test_samples_are_stored_as_their_reader_reads_them(
     name: str, proxy_of: Callable[[EngineKind], Running], client: httpx.Client
 ) -> None:
     """A sample of the wire is in the store as the engine's file reads it."""
+    sample(name)
     module, about = READABLE[name]
     if about.get("prompt_token_ids") == LENT:
         about = {"prompt_token_ids": sample_of(LENT)["choices"][0]["prompt_token_ids"]}
@@ -151,6 +152,7 @@ def test_samples_that_cannot_be_read_are_withheld(
     name: str, proxy_of: Callable[[EngineKind], Running], client: httpx.Client
 ) -> None:
     """A sample that cannot be trusted gives the client an error before its end, and masks the rollout."""
+    sample(name)
     module = REFUSED[name][0] if name in REFUSED else READABLE[name][0]
     proxy, rollout_id, path = proxy_of(KINDS[module.ENGINE]), f"r-{uuid4().hex}", path_of(name, module)
     url = f"{proxy.url}/rollouts/{rollout_id}{path}"

@@ -38,7 +38,8 @@ async def read_stream(client: httpx.AsyncClient, base: str, number: int, model: 
         pass
 
 
-@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_what_is_in_flight_is_finished(backend: str, engine: str, tmp_path: Path) -> None:
     """Told to stop, the proxy takes no new call, ends the streams that run, and exits well with them in the store."""
     seen: dict[int, bytes] = {}

@@ -12,6 +12,7 @@ from tests.test_readme import examples_of, run_example
 pytest.importorskip("openai", reason="the openai client is not installed")
 
 
+@pytest.mark.kernel
 def test_an_agent_and_a_trainer_need_little(engine: str, tmp_path: Path) -> None:
     """The agent's example is captured by its base URL alone, and the trainer's drops it from another process."""
     agent, trainer = examples_of("A proxy that captures")

@@ -63,6 +63,7 @@ async def test_file_store_never_entered(check: str, memory_path: Path) -> None:
     await run_check(check, make, make)
 
 
+@pytest.mark.parametrize("anyio_backend", LOOPS[:1], indirect=True)  # no loop makes them keep a promise
 @pytest.mark.parametrize(("store", "check"), BROKEN_STORES.items())
 async def test_broken_store_is_caught(store: type[BrokenStore], check: str) -> None:
     """A store that breaks one promise is caught by the check that is named for it."""
