@@ -50,6 +50,13 @@ def memory_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _garbage() -> Iterator[None]:
+    """Let go of what a module's tests have left in cycles, descriptors among it."""
+    yield
+    gc.collect()
+
+
 def pytest_collection_finish() -> None:
     """Keep what collecting has made out of later garbage collections: thousands of tests, and many force one."""
     import hypothesis  # noqa: F401, PLC0415 - it looks among the objects that are not frozen yet

@@ -111,6 +111,7 @@ class TestStore:
                 await store.__aenter__()
             for number in range(200):
                 await store.put(entry("c0", rollout_id=f"r{number}"))
+            gc.collect()
             before = len(descriptors())
             for _ in range(3):
                 async for _status in store.rollouts():

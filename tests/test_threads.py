@@ -126,3 +126,34 @@ async def test_cancelling_waits_for_the_thread() -> None:
 
     assert ended_early == []
     assert ended == [0]
+
+
+async def no_thread(*_: object) -> None:
+    """Start a thread where the system, or an interpreter that shuts down, refuses one."""
+    raise RuntimeError("can't start new thread")
+
+
+async def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started those who wait are told, and once one can, sections are run again."""
+    async with lanes() as threads:
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "_run", no_thread)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await threads.commit(divmod, 7, 2)
+
+        assert await threads.commit(divmod, 7, 2) == (3, 1)
+
+
+async def test_a_thread_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section that finds no thread of its own is run by the one that is there."""
+    room, seen = Room(), list[int]()
+    async with lanes() as threads, anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.commit, room.visit)
+        await until(lambda: room.inside)
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "_run", no_thread)
+            tasks.start_soon(threads.commit, seen.append, 1)
+            await ticks(5)
+        room.let_go()
+
+    assert seen == [1]

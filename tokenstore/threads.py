@@ -139,13 +139,30 @@ class Threads:
     async def _lane(self) -> None:
         # No await between the last look and the end: nobody can count on this lane and leave a section to it.
         while self._jobs or self._kept:
-            if self._jobs:
-                await self._run(self._commits, self._work)
-            else:
+            if not self._jobs:
                 bell = Bell()
                 self._resting.append(bell)
                 await bell.wait()
+            elif not await self._went():
+                break
         self._lanes -= 1
+
+    async def _went(self) -> bool:
+        """Go to a worker thread and come back; false if there is none to be had.
+
+        The system may refuse another thread, and since Python 3.12 the interpreter does while it shuts down. Then the
+        lanes that have a thread do all the work; without one, those who wait are told.
+        """
+        try:
+            await self._run(self._commits, self._work)
+        except RuntimeError as error:
+            if self._lanes - len(self._resting) == 1:
+                while self._jobs:
+                    job = self._jobs.popleft()
+                    job.error = error
+                    job.done.ring()
+            return False
+        return True
 
     def _work(self) -> None:
         """In a worker thread: run sections until there are none."""
