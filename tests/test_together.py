@@ -12,6 +12,7 @@ from tests.loops import ROOT, HeldDisk, Outcomes, ticks, until
 from tests.samples import entry
 from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
+from tokenstore.threads import Threads
 
 pytestmark = pytest.mark.anyio
 
@@ -147,3 +148,20 @@ def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     with pytest.raises(OSError, match=r"Linux 5\.8 or newer.*use sync='file'"):
         TokenCaptureStore(tmp_path, config=CONFIG)
+
+
+async def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started a put raises, the store lives on, and the same put works once one can."""
+
+    async def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with store_with(SimulatedDisk()) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(Threads, "_run", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await store.put(entry("c0"))
+        await store.put(entry("c0"))
+        found = (await store.peek("r")).entries
+
+    assert len(found) == 1

@@ -77,8 +77,17 @@ class Together:
     async def _commit_all(self) -> None:
         # No await between the last look and the end: nobody can count on this task and leave a section to it.
         while self._arrived:
-            await self._threads.commit(self._work)
+            try:
+                await self._threads.commit(self._work)
+            except RuntimeError as error:  # no thread is to be had: nothing of them was begun
+                self._give_up(error)
         self._committers -= 1
+
+    def _give_up(self, error: RuntimeError) -> None:
+        while self._arrived:
+            section = self._arrived.popleft()
+            section.error = error
+            section.done.ring()
 
     def _work(self) -> None:
         """In a worker thread: run sections until there are none."""
