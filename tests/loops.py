@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +18,10 @@ import anyio.to_thread
 
 from tokenstore import StoreConfig, TokenCaptureStore
 from tokenstore.hosting import Host
-from tokenstore.journal.disk import Disk
+from tokenstore.journal.disk import Disk, File
 from tokenstore.journal.root import Root
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
-from tokenstore.testing.failing_disk import Call
+from tokenstore.testing.failing_disk import Call, FailingDirectory
 from tokenstore.testing.simulated_files import SimulatedFile
 from tokenstore.threads import Threads
 
@@ -103,6 +103,52 @@ class HeldDisk(FailingDisk):
             self._reached.set()
             assert self._freed.wait(PATIENCE), "the held call was never let go on"
         return super().due(call, name)
+
+
+class QueuedDisk(HeldDisk):
+    """A held disk that makes many syncs for one thread, as the kernel does: each when its end is asked for."""
+
+    def open_root(self, path: Path) -> FailingDirectory:
+        """Open a directory that takes syncs."""
+        return _QueuedDirectory(self, self.inner.open_root(path))
+
+
+class _QueuedDirectory(FailingDirectory):
+    def syncs(self) -> QueuedSyncs:
+        return QueuedSyncs()
+
+
+class QueuedSyncs:
+    """Syncs that were begun."""
+
+    size = 64
+
+    def __init__(self) -> None:
+        self._begun: list[tuple[int, File]] = []
+
+    def begin(self, files: Sequence[tuple[int, File]]) -> int:
+        """Take all of them."""
+        self._begun += files
+        return len(files)
+
+    def ended(self, *, wait: bool) -> list[tuple[int, OSError | None]]:
+        """Make those that were begun, if somebody waits for them."""
+        if not wait:
+            return []
+        begun, self._begun = self._begun, []
+        return [(key, _failure_of(file)) for key, file in begun]
+
+    def close(self) -> None:
+        """Nothing is on its way."""
+        assert not self._begun
+
+
+def _failure_of(file: File) -> OSError | None:
+    try:
+        file.datasync()
+    except OSError as error:
+        return error
+    return None
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import pytest
 
 from tokenstore import errors
 from tokenstore.errors import (
+    ClusterMismatchError,
     ConflictingEntryError,
     CorruptRolloutError,
     DisagreeingAnswerError,
@@ -22,6 +23,7 @@ from tokenstore.errors import (
     LockTimeoutError,
     MissingTokensError,
     RemovalError,
+    ShardUnavailableError,
     StoreClosedError,
     TokenCaptureFrozenError,
     TokenCaptureRetiredError,
@@ -105,6 +107,24 @@ EXAMPLES: dict[str, tuple[TokenStoreError, type[Exception], str, dict[str, Any]]
         ValueError,
         "r.tokens.jsonl: the line at byte 0 is of a newer schema",
         {"file": "r.tokens.jsonl", "problem": "the line at byte 0 is of a newer schema"},
+    ),
+    "shard": (
+        ShardUnavailableError("runs", 3, "no answer within 120 s", outcome_unknown=True),
+        TimeoutError,
+        "[Errno 110] cluster store runs, shard 3: no answer within 120 s; the outcome of the call is unknown",
+        {"store": "runs", "shard": 3, "outcome_unknown": True, "errno": errno.ETIMEDOUT},
+    ),
+    "cluster": (
+        ShardUnavailableError("runs", None, "there is no such store", outcome_unknown=False),
+        OSError,
+        "[Errno 110] cluster store runs: there is no such store; nothing of the call was done",
+        {"shard": None, "outcome_unknown": False},
+    ),
+    "another shard's directory": (
+        ClusterMismatchError("/data/shard.json", "count", found=4, expected=8),
+        ValueError,
+        "/data/shard.json: count is 4, expected 8; nothing was changed",
+        {"where": "/data/shard.json", "field": "count", "found": 4, "expected": 8},
     ),
     "answer": (
         EngineAnswerError("vllm", "choices", "are 2, one is needed", model_call_id="c0", numbers={"choices": 2}),

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.loops import ROOT, HeldDisk, Outcomes, ticks, until
+from tests.loops import ROOT, HeldDisk, Outcomes, QueuedDisk, store_on, ticks, until
 from tests.samples import entry
 from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
@@ -165,3 +165,62 @@ async def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         found = (await store.peek("r")).entries
 
     assert len(found) == 1
+
+
+async def with_calls(store: TokenCaptureStore, count: int) -> None:
+    """Give each of so many rollouts its first call, after which its batches may go with others."""
+    async with anyio.create_task_group() as tasks:
+        for number in range(count):
+            tasks.start_soon(store.put, entry("c0", rollout_id=f"r{number}"))
+
+
+async def test_syncs_of_many_files_are_in_flight_together() -> None:
+    """With a sync for each file, a thread writes many rollouts' lines before it waits for the first of their syncs."""
+    disk, outcomes = QueuedDisk(), Outcomes()
+    async with store_on(disk) as store:
+        await with_calls(store, 24)
+        disk.hold("datasync")
+        async with anyio.create_task_group() as tasks:
+            for number in range(24):
+                put = entry("c1", rollout_id=f"r{number}")
+                tasks.start_soon(outcomes.of, f"r{number}", store.put, put)
+            await disk.reached()
+            await ticks(50)
+            writes = disk.calls["write"] - 24
+            disk.free()
+
+    assert writes > 12
+    assert len(outcomes.results) == 24
+
+
+async def test_a_failed_sync_of_one_file_fails_only_its_own() -> None:
+    """Of many syncs in flight one fails: its put raises and may be repeated, all others are stored."""
+    disk, outcomes = QueuedDisk(), Outcomes()
+    async with store_on(disk) as store:
+        await with_calls(store, 24)
+        disk.fault = Fault(call="datasync", name_suffix="r7.tokens.jsonl")
+        async with anyio.create_task_group() as tasks:
+            for number in range(24):
+                tasks.start_soon(outcomes.of, f"r{number}", store.put, entry("c1", rollout_id=f"r{number}"))
+        left = [len((await store.peek(f"r{number}")).entries) for number in range(24)]
+        await store.put(entry("c1", rollout_id="r7"))
+        whole = await store.freeze("r7")
+
+    assert list(outcomes.errors) == ["r7"]
+    assert isinstance(outcomes.errors["r7"], DurabilityError)
+    assert left == [1 if number == 7 else 2 for number in range(24)]
+    assert len(whole.entries) == 2
+    assert not whole.incomplete
+
+
+async def test_without_the_kernel_every_batch_has_a_thread() -> None:
+    """Where the system makes no syncs for others, what came together is stored all the same, and the next in lanes."""
+    async with store_on(SimulatedDisk()) as store:
+        await with_calls(store, 24)
+        for round_ in range(1, 4):
+            async with anyio.create_task_group() as tasks:
+                for number in range(24):
+                    tasks.start_soon(store.put, entry(f"c{round_}", rollout_id=f"r{number}"))
+        found = [len((await store.freeze(f"r{number}")).entries) for number in range(24)]
+
+    assert found == [4] * 24

@@ -87,16 +87,21 @@ class Actor:
             self._journal.close()
 
     async def _serve_all(self) -> None:
-        while not self._ending:
-            message = await self.mailbox.take()
-            if message is None:
-                await self._host.threads.commit(self._journal.offer_index)
-                return
-            self._in_hand = [message]
-            if not message.abandoned:
-                await self._serve(message)
-                self._last_used = time.monotonic()
-            self._in_hand = []
+        while not self._ending and await self._serve_next():
+            pass
+
+    async def _serve_next(self) -> bool:
+        """Serve what comes next; false when nothing more will come. Nothing of it is kept while the next is awaited."""
+        message = await self.mailbox.take()
+        if message is None:
+            await self._host.threads.commit(self._journal.offer_index)
+            return False
+        self._in_hand = [message]
+        if not message.abandoned:
+            await self._serve(message)
+            self._last_used = time.monotonic()
+        self._in_hand = []
+        return True
 
     async def _serve(self, message: Message) -> None:
         if isinstance(message.operation, Solo):

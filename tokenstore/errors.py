@@ -7,7 +7,8 @@ attributes, builds its message itself, survives pickling, and never holds token 
 |---|---|
 | mend the call | `InvalidRolloutIdError`, `InvalidEntryError`, `StoreClosedError` |
 | give the rollout up | `ConflictingEntryError`, `TokenCaptureFrozenError`, `TokenCaptureRetiredError` |
-| retry the same call | `LockTimeoutError`, `DurabilityError`, `RemovalError` |
+| retry the same call | `LockTimeoutError`, `DurabilityError`, `RemovalError`, `ShardUnavailableError` |
+| mend the configuration, or mount the right disk | `ClusterMismatchError` |
 | look at the disk | `CorruptRolloutError` |
 | mark the call lost, mend the request | `MissingTokensError`, `EngineAnswerError` otherwise |
 | mark the call lost, make a new one | `DisagreeingAnswerError`, `UnfinishedAnswerError`, `EngineFailureError` |
@@ -161,6 +162,44 @@ class CorruptRolloutError(TokenStoreError, ValueError):
         super().__init__(f"{file}: {problem}")
 
 
+class ShardUnavailableError(TokenStoreError, TimeoutError):
+    """A shard of a cluster store did not answer. Retry the same call, but not `delete` if its outcome is unknown.
+
+    Attributes:
+        store: name of the cluster store.
+        shard: index of the shard; None if the store itself was not found.
+        problem: what happened.
+        outcome_unknown: whether the call may have been done; if not, nothing of it was.
+    """
+
+    def __init__(self, store: str, shard: int | None, problem: str, *, outcome_unknown: bool) -> None:
+        self.store = store
+        self.shard = shard
+        self.problem = problem
+        self.outcome_unknown = outcome_unknown
+        outcome = "the outcome of the call is unknown" if outcome_unknown else "nothing of the call was done"
+        where = store if shard is None else f"{store}, shard {shard}"
+        super().__init__(errno_codes.ETIMEDOUT, f"cluster store {where}: {problem}; {outcome}")
+
+
+class ClusterMismatchError(TokenStoreError, ValueError):
+    """A directory or a store is not what a cluster store expects. Nothing was changed; mend what the message names.
+
+    Attributes:
+        where: the file, or the cluster store.
+        field: what differs.
+        found: what is there.
+        expected: what should be.
+    """
+
+    def __init__(self, where: str, field: str, *, found: object, expected: object) -> None:
+        self.where = where
+        self.field = field
+        self.found = found
+        self.expected = expected
+        super().__init__(f"{where}: {field} is {found}, expected {expected}; nothing was changed")
+
+
 class EngineAnswerError(TokenStoreError, ValueError):
     """An engine's answer is not of a form that can be trusted. Do not guess: mark the rollout incomplete.
 
@@ -208,7 +247,7 @@ class EngineFailureError(EngineAnswerError):
     Attributes:
         status: the HTTP status that the engine names, None if it names none.
         code: the engine's error code, a word.
-        generated: how many ids had come before it.
+        generated: how many ids had come before it; 1 if text had come without any.
     """
 
     def __init__(

@@ -26,6 +26,8 @@ from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
 from tokenstore.together import SHARED_BYTES, Together
 
+MANY = 4
+"""Batches being committed from which the next one goes with others: below, a thread for each is sooner done."""
 LATENCIES_KEPT = 4096
 """Latest puts from which the statistics take their percentiles."""
 
@@ -44,6 +46,7 @@ class Host:
         self._actors: dict[str, Actor] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._together = Together(root, threads, lambda function: self._tasks and self._tasks.start_soon(function))
+        self._committing = 0
         self._sweeper: anyio.CancelScope | None = None
         self._closing = Bell()
         self.running = Bell()
@@ -62,6 +65,7 @@ class Host:
                         self.threads.dismiss()
         finally:
             self._tasks = None
+            self._together.close()
             self.root.directory.close()
 
     async def _keep_actors(self) -> None:
@@ -155,12 +159,21 @@ class Host:
     async def commit(self, journal: Journal, requests: Sequence[Request], cost: int) -> None:
         """Have a journal commit a batch, of which `cost` estimates the bytes, in a worker thread.
 
-        Small ones go with those of others, if they are to share their syncs.
+        Small ones go with those of others where many come.
         """
-        if self.config.sync == "filesystem" and cost <= SHARED_BYTES:
-            await self._together.commit(journal.committing(requests))
-        else:
-            await self.threads.commit(journal.commit, requests)
+        self._committing += 1
+        try:
+            if cost <= SHARED_BYTES and self._goes_together(journal):
+                await self._together.commit(journal.committing(requests))
+            else:
+                await self.threads.commit(journal.commit, requests)
+        finally:
+            self._committing -= 1
+
+    def _goes_together(self, journal: Journal) -> bool:
+        if self.config.sync == "filesystem":
+            return True
+        return self._committing >= MANY and self._together.able and journal.settled
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""

@@ -94,9 +94,9 @@ class Bells:
         self._rung: deque[Bell] = deque()
         self._announced = False
 
-    def ring(self, bell: Bell) -> None:
-        """From any thread: have a bell rung in the loop, soon."""
-        self._rung.append(bell)
+    def ring(self, *bells: Bell) -> None:
+        """From any thread: have bells rung in the loop, soon."""
+        self._rung.extend(bells)
         # Seen as set, it is not yet taken back by `_ring_all`, which then finds this bell too.
         if not self._announced:
             self._announced = True

@@ -163,11 +163,11 @@ class TokenCaptureStore:
         Inside, `await call.put(entry)` or `await call.refuse(code)`. Leaving in any other way marks the rollout
         incomplete if it is still open; what the body raised passes.
         """
+        return capturing(self, rollout_id, model_call_id, partial(self.mark_if_open, rollout_id, model_call_id))
 
-        async def mark_if_open() -> None:
-            await self._do(rollout_id, lambda journal: journal.mark(model_call_id, only_if_open=True))
-
-        return capturing(self, rollout_id, model_call_id, mark_if_open)
+    async def mark_if_open(self, rollout_id: str, model_call_id: str) -> None:
+        """`mark_incomplete` of a rollout that is open; one that is frozen stays as it is. `capture` ends with it."""
+        await self._do(rollout_id, lambda journal: journal.mark(model_call_id, only_if_open=True))
 
     # ------------------------------------------------------------------------------------------ consuming
 

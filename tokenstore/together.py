@@ -1,7 +1,9 @@
-"""Critical sections of many rollouts that go to the disk together: group commit with `sync="filesystem"`.
+"""Critical sections of many rollouts that one thread takes to the disk together.
 
-A thread runs every section that has come up to its wish for a sync, fulfils all wishes by one sync of the file system,
-and lets the sections go on. Two threads take turns: one writes while the other waits for the disk.
+A thread runs every section that has come up to its wish for a sync, sends the wishes off, and lets each section go on
+when its own is fulfilled: with `sync="filesystem"` by one sync for all, else by one a file, many at a time. So the
+interpreter goes from thread to thread once for many sections instead of several times for each. Two threads take turns:
+one works while the other waits for the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from tokenstore.journal.flights import Flight, flight_for
 from tokenstore.journal.root import Root
 from tokenstore.journal.syncs import Wish
 from tokenstore.loop import Bell, Bells
@@ -21,9 +24,11 @@ StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 COMMITTERS = 2
 """Threads that take turns."""
 SECTIONS = 256
-"""Sections that share one sync, fewer where few files may be open: each holds its lock until it is done."""
+"""Sections of one thread, fewer where few files may be open: each holds its lock until it is done."""
+AT_A_TIME = 16
+"""Sections that are run before their wishes are sent off, where each has a sync of its own: the disk is not to wait."""
 SHARED_BYTES = 1024 * 1024
-"""Batches up to this share; what takes longer to be encoded would keep the others, and their locks, waiting."""
+"""Batches up to this go together; what takes longer to be encoded would keep the others, and their locks, waiting."""
 
 
 @attrs.define(eq=False)
@@ -62,6 +67,9 @@ class Together:
         self._bells = Bells()
         self._committers = 0
         self._arrived: deque[_Section] = deque()
+        self._flights: list[Flight] = []
+        self.able = True
+        """False once it is known that nothing here can sync many files at a time."""
 
     async def commit(self, steps: Iterator[Wish]) -> None:
         """Run a critical section to its end. Shield it where somebody may cancel: it is never left half-way."""
@@ -89,31 +97,60 @@ class Together:
             section.error = error
             section.done.ring()
 
-    def _work(self) -> None:
-        """In a worker thread: run sections until there are none."""
-        waiting: list[_Section] = []
-        while self._arrived or waiting:
-            with self._root.turn:
-                waiting = self._advance(waiting)
-                waiting += self._begin(self._limit - len(waiting))
-            if waiting:
-                self._root.fulfil([section.wish for section in waiting if section.wish])
+    def close(self) -> None:
+        """Leave to others what syncs were sent off with."""
+        while self._flights:
+            self._flights.pop().close()
 
-    def _begin(self, count: int) -> list[_Section]:
+    # ------------------------------------------------------------------------------------------ in worker threads
+
+    def _work(self) -> None:
+        """Run sections until there are none."""
+        flight = self._flights.pop() if self._flights else flight_for(self._root)
+        if flight is None:
+            self.able = False
+            self._work_alone()
+            return
+        try:
+            self._work_with(flight)
+        finally:
+            self._flights.append(flight)
+
+    def _work_with(self, flight: Flight) -> None:
+        limit = min(self._limit, flight.size)
+        size = limit if self._root.config.sync == "filesystem" else AT_A_TIME
+        sections: dict[Wish, _Section] = {}
+        ready: list[_Section] = []
+        while self._arrived or sections or ready:
+            with self._root.turn:
+                going = [*ready, *self._take(min(size, limit - len(sections)))]
+                wishing = self._advance(going)
+            sections.update((section.wish, section) for section in wishing if section.wish)
+            # Told only now: the loop would want the interpreter back at every system call above.
+            self._bells.ring(*[section.done for section in going if section.wish is None])
+            wait = not self._arrived or len(sections) >= limit
+            fulfilled = flight.fulfil([section.wish for section in wishing if section.wish], wait=wait)
+            ready = [sections.pop(wish) for wish in fulfilled]
+
+    def _work_alone(self) -> None:
+        while arrived := self._take(1):
+            with self._root.turn:
+                while wishing := self._advance(arrived):
+                    for section in wishing:
+                        if section.wish:
+                            self._root.fulfil(section.wish)
+            self._bells.ring(*[section.done for section in arrived])
+
+    def _take(self, count: int) -> list[_Section]:
         arrived: list[_Section] = []
         while self._arrived and len(arrived) < count:
             try:
                 arrived.append(self._arrived.popleft())
             except IndexError:  # the other thread was faster
                 break
-        return self._advance(arrived)
+        return arrived
 
-    def _advance(self, sections: list[_Section]) -> list[_Section]:
+    @staticmethod
+    def _advance(sections: list[_Section]) -> list[_Section]:
         """Let sections go on, and give those that wish for another sync."""
-        wishing = []
-        for section in sections:
-            if section.go_on():
-                wishing.append(section)
-            else:
-                self._bells.ring(section.done)
-        return wishing
+        return [section for section in sections if section.go_on()]

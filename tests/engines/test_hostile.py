@@ -112,3 +112,14 @@ def test_errors_hold_neither_tokens_nor_text() -> None:
 
     assert "secret" not in str(caught.value)
     assert caught.value.field == "choices[0].token_ids[1]"
+
+
+@pytest.mark.parametrize("tokens", [["token_id:5\ntoken_id:6"], ["token_id:5\n", "token_id:6"], ["token_id:05"]])
+def test_ids_that_are_nearly_written_as_such(tokens: list[str]) -> None:
+    """A token is one id in the one way to write it: several in one, or with what else, are refused."""
+    content = [{"token": token, "logprob": -0.5} for token in tokens]
+    answer = DIALECTS["vllm chat"].whole(SMALL)
+    answer["choices"][0] |= {"logprobs": {"content": content}, "token_ids": None}
+
+    with pytest.raises(EngineAnswerError):
+        vllm.entry_from_response(answer, **IDS)

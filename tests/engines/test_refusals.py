@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -154,3 +155,32 @@ def test_messages_are_not_kept() -> None:
     refusal = vllm.refusal_from_response(odd, model_call_id="c", status=400)
     assert refusal is not None
     assert refusal.code == "http_400"
+
+
+SAID: dict[str, tuple[ModuleType, dict[str, Any]]] = {
+    "text": (vllm, {"id": "i", "choices": [{"index": 0, "delta": {"content": "a"}}]}),
+    "reasoning": (sglang, {"id": "i", "choices": [{"index": 0, "delta": {"reasoning_content": "a"}}]}),
+    "a tool call": (vllm, {"id": "i", "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]}),
+    "a completion": (vllm, {"id": "i", "choices": [{"index": 0, "text": "a"}]}),
+    "content": (llama_cpp, {"content": "a", "stop": False}),
+    "a delta": (responses, {"type": "response.output_text.delta", "delta": "a"}),
+    "an item": (responses, {"type": "response.output_item.added", "item": {}}),
+}
+NOTHING: dict[str, tuple[ModuleType, dict[str, Any]]] = {
+    "a role": (vllm, {"id": "i", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
+    "a beginning": (responses, {"type": "response.created", "response": {}}),
+}
+
+
+@pytest.mark.parametrize("name", [*SAID, *NOTHING])
+def test_text_without_ids_was_generated(name: str) -> None:
+    """An error after text, reasoning or a call is no refusal, though no id had come; after the mere beginning it is."""
+    module, event = {**SAID, **NOTHING}[name]
+    assembler = module.StreamAssembler(rollout_id="r", model_call_id="c")
+    assembler.feed(event)
+
+    with pytest.raises(EngineFailureError) as caught:
+        assembler.feed({"type": "error", "error": {"message": "m", "code": 400, "type": "BadRequestError"}})
+
+    refusal = module.refusal_from_response(caught.value, model_call_id="c")
+    assert (refusal is None) == (name in SAID)

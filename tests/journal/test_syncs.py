@@ -133,7 +133,7 @@ def test_batches_of_many_rollouts_share_one_sync() -> None:
 
     wishes = [next(section) for section in sections]
     before = root.counters.fsyncs
-    root.fulfil(wishes)
+    root.fulfil_all(wishes)
     shared = root.counters.fsyncs - before
     assert [next(section, None) for section in sections] == [None, None, None]
 

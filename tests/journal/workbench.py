@@ -178,6 +178,9 @@ class RecordingDirectory:
         self._note("sync filesystem")
         self._inner.sync_filesystem()
 
+    def syncs(self) -> None:
+        """Everybody syncs for himself."""
+
     def sync(self) -> None:
         """Sync the names."""
         self._note("sync directory")

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.children import entry, opened, start, start_module
 from tests.kernel import needs
-from tokenstore import DurabilityError
+from tokenstore import DurabilityError, TokenCaptureStore
 from tokenstore.journal.requests import Begin
 from tokenstore.testing import PersistencePolicy, first_difference
 
@@ -117,3 +118,35 @@ def test_a_sync_that_fails_once_and_then_lies_loses_nothing_acked(name: str, mou
     expected = {"jsonl": (2, ()), "intents": (1, ("lost_call:c3",)), "incomplete": (1, ("marked:c4",))}
     assert caught.value.errno == errno.EIO
     assert (len(snapshot.entries), snapshot.incomplete_reasons) == expected[name]
+
+
+@pytest.mark.kernel
+@pytest.mark.anyio
+async def test_a_failed_sync_among_many_is_told_to_its_own(mounted: Path) -> None:
+    """Of two dozen syncs that the kernel makes at a time one fails: its put raises, and a repeated one is stored."""
+    failed: list[str] = []
+
+    async def put(rollout_id: str, call_id: str) -> None:
+        try:
+            await store.put(entry(rollout_id, call_id))
+        except DurabilityError:
+            failed.append(rollout_id)
+
+    async def put_to_all(call_id: str) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(24):
+                tasks.start_soon(put, f"r{number}", call_id)
+
+    async with TokenCaptureStore(mounted) as store:
+        await put_to_all("c1")
+        tell(mounted, "fail", "jsonl")
+        await put_to_all("c2")
+        (unlucky,) = failed
+        await put(unlucky, "c2")
+        tell(mounted, "cut")
+    tell(mounted, "restart", "synced 0")
+    async with TokenCaptureStore(mounted) as after:
+        found = {f"r{number}": len((await after.freeze(f"r{number}")).entries) for number in range(24)}
+
+    assert failed == [unlucky]
+    assert found == {f"r{number}": 2 for number in range(24)}

@@ -166,7 +166,7 @@ class Engine:
         elif request.path == "/forget":
             self.asked.clear()
             await whole(send, 200, b"{}")
-        elif request.method == "GET":
+        elif request.method != "POST":
             await whole(send, 200, json.dumps({"path": request.path, "query": request.query}).encode())
         else:
             await self._generate(request, json.loads(body), send)

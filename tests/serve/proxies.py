@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,8 @@ from tokenstore.serve.web import make_app
 
 TOKEN = "a token of sixteen characters".replace(" ", "-")
 """What opens the control routes."""
+AppOf = Callable[[TokenCaptureStore], AbstractAsyncContextManager[Any]]
+"""Makes an application over a store, and lets go of it."""
 
 
 @attrs.frozen
@@ -50,9 +52,22 @@ class Running:
 @contextmanager
 def running(backend: str, engine: str, root: Path, **settings: Any) -> Iterator[Running]:
     """Run a proxy."""
+    known = ProxySettings(**{"engine": engine, "control_token": TOKEN, **settings})
+
+    @asynccontextmanager
+    async def proxy(store: TokenCaptureStore) -> AsyncIterator[Any]:
+        async with Connections(known.engine, timeout=known.engine_timeout) as connections:
+            yield make_app(known, store, connections)
+
+    with serving(backend, root, proxy) as found:
+        yield found
+
+
+@contextmanager
+def serving(backend: str, root: Path, app_of: AppOf) -> Iterator[Running]:
+    """Run a server of an application over a store."""
     said: Queue[Any] = Queue()
-    known = {"engine": engine, "control_token": TOKEN, **settings}
-    work = partial(_serve, backend, ProxySettings(**known), root, said.put)
+    work = partial(_serve, backend, app_of, root, said.put)
 
     def run() -> None:
         try:
@@ -62,10 +77,10 @@ def running(backend: str, engine: str, root: Path, **settings: Any) -> Iterator[
 
     thread = threading.Thread(target=run)
     thread.start()
-    proxy = said.get(timeout=30)
-    if isinstance(proxy, BaseException):
-        raise proxy
-    found, stop = proxy
+    server = said.get(timeout=30)
+    if isinstance(server, BaseException):
+        raise server
+    found, stop = server
     try:
         yield found
     finally:
@@ -75,11 +90,10 @@ def running(backend: str, engine: str, root: Path, **settings: Any) -> Iterator[
         raise said.get()
 
 
-async def _serve(backend: str, settings: ProxySettings, root: Path, say: Callable[[Any], None]) -> None:
-    connections = Connections(settings.engine, timeout=settings.engine_timeout)
-    async with BlockingPortal() as portal, TokenCaptureStore(root) as store, connections as engine:
+async def _serve(backend: str, app_of: AppOf, root: Path, say: Callable[[Any], None]) -> None:
+    async with BlockingPortal() as portal, TokenCaptureStore(root) as store, app_of(store) as app:
         stop = anyio.Event()
         with listening("127.0.0.1", 0) as listener:
             say((Running(url_of(listener), root, portal, store), stop))
             server = import_module(f"tokenstore.serve.{SERVERS[backend]}")
-            await server.serve(make_app(settings, store, engine), listener, stop, 5)
+            await server.serve(app, listener, stop, 5)

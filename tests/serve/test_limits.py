@@ -11,7 +11,7 @@ import pytest
 
 from tests.serve.proxies import running
 from tests.serve.test_outcomes import CHAT, ask, wait_until
-from tokenstore.serve import relay
+from tokenstore.serve import settling
 
 
 def test_a_giant_body_is_turned_away(engine: str, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_giant_body_is_turned_away(engine: str, tmp_path: Path) -> None:
 
 def test_a_giant_answer_is_lost(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An event or an answer above the limit is given up, and the rollout is masked."""
-    monkeypatch.setattr(relay, "MAX_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(settling, "MAX_ANSWER_BYTES", 100_000)
     with running("asyncio", engine, tmp_path) as proxy, httpx.Client() as client:
         whole = ask(client, proxy, "whole", f'status/200/{{"x": "{"x" * 100_000}"}}')
         with pytest.raises(httpx.RemoteProtocolError):

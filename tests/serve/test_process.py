@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +18,19 @@ import httpx
 import pytest
 
 from tests.children import Child, opened, start_module
+from tests.kernel import needs
+from tests.kernel.test_kills import STRACE
 from tests.serve.engine import SHORT
 
 STREAMS = 64
+AGENTS = 24
 BODY = {"messages": [], "stream": True}
 
 
-def start(engine: str, root: Path, backend: str, *more: str) -> tuple[Child, dict[str, Any]]:
+def start(engine: str, root: Path, backend: str, *more: str, wrap: Sequence[str] = ()) -> tuple[Child, dict[str, Any]]:
     """Start a proxy and wait until it serves."""
-    child = start_module(
-        "tokenstore", "serve", "--engine", engine, "--root", root, "--port", 0, "--json", "--backend", backend, *more
-    )
+    options = ["--engine", engine, "--root", root, "--port", 0, "--json", "--backend", backend, *more]
+    child = start_module("tokenstore", "serve", *options, wrap=wrap)
     return child, json.loads(child.line())
 
 
@@ -66,6 +73,80 @@ def test_what_is_in_flight_is_finished(backend: str, engine: str, tmp_path: Path
         assert [SHORT.same(entry) for number in range(3) for entry in store.read_entries(f"r{number}")] == [True] * 3
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_stopped_under_load_it_loses_nothing(backend: str, engine: str, tmp_path: Path) -> None:
+    """Told to stop while many agents call again and again it ends soon, with each whole answer and no mask."""
+    wholes: Counter[int] = Counter()
+    stopping = threading.Event()
+    child, said = start(engine, tmp_path, backend)
+
+    async def agent(number: int) -> None:
+        url, stream = f"{said['url']}/rollouts/r{number}/v1/chat/completions", number % 2 == 0
+        async with httpx.AsyncClient(timeout=30) as client:
+            with suppress(httpx.TransportError):
+                while True:
+                    asked = {"model": "form/vllm chat/0", "messages": [], "stream": stream}
+                    answer = await client.post(url, json=asked)
+                    if answer.status_code != 200:
+                        assert stopping.is_set()
+                        return
+                    assert not stream or answer.text.endswith("data: [DONE]\n\n")
+                    wholes[number] += 1
+
+    async def stop_in_the_middle() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(AGENTS):
+                group.start_soon(agent, number)
+            while min(wholes[number] for number in range(AGENTS)) < 3:
+                await anyio.lowlevel.checkpoint()
+            stopping.set()
+            child.process.send_signal(signal.SIGTERM)
+
+    with child:
+        anyio.run(stop_in_the_middle)
+        assert child.finish() == []
+
+    with opened(tmp_path) as store:
+        for number in range(AGENTS):
+            snapshot = store.freeze_now(f"r{number}")
+            assert len(snapshot.entries) >= wholes[number]  # the last one's client may have heard of the end alone
+            assert snapshot.incomplete_reasons == ()
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_does_not_end_in_time_is_cut_off_and_marked(
+    backend: str, signals: int, engine: str, tmp_path: Path
+) -> None:
+    """After `--grace`, or a second signal, what is still in flight is broken off, and its rollout is marked."""
+    seen: dict[int, bytes] = {}
+    child, said = start(engine, tmp_path, backend, "--grace", "1" if signals == 1 else "60")
+
+    async def stop_in_the_middle() -> None:
+        async with httpx.AsyncClient(timeout=30) as client, anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(read_stream, client, said["url"], number, "wait_then_stream", seen)
+            while len(seen) < 8:
+                await anyio.lowlevel.checkpoint()
+            child.process.send_signal(signal.SIGTERM)
+            while signals == 2 and await refused(said["url"]) is False:
+                await anyio.lowlevel.checkpoint()
+            if signals == 2:
+                child.process.send_signal(signal.SIGTERM)
+
+    with child:
+        anyio.run(stop_in_the_middle)
+        assert child.finish() == []
+
+    assert not any(b"finish_reason" in got and b'"stop"' in got for got in seen.values())
+    with opened(tmp_path) as store:
+        for number in range(8):
+            reasons = [reason.partition(":")[0] for reason in store.freeze_now(f"r{number}").incomplete_reasons]
+            assert reasons == ["marked", "lost_call"]
+
+
 async def refused(url: str) -> bool:
     """Tell whether nobody listens any more."""
     host, port = url.removeprefix("http://").split(":")
@@ -74,6 +155,53 @@ async def refused(url: str) -> bool:
     except OSError:
         return True
     return False
+
+
+@pytest.mark.kernel
+def test_the_stores_options_reach_the_store(engine: str, tmp_path: Path) -> None:
+    """With `--sync filesystem` the proxy waits for `syncfs`; with `--prompt-storage full` lines are the reference's."""
+    needs.programs("strace")
+    log, root = tmp_path / "log", tmp_path / "captures"
+    wrap = [*STRACE, str(log), "-e", "trace=syncfs,fdatasync"]
+    options = ["--sync", "filesystem", "--prompt-storage", "full"]
+
+    child, said = start(engine, root, "asyncio", *options, wrap=wrap)
+    with child:
+        answer = httpx.post(f"{said['url']}/rollouts/r/v1/chat/completions", json={"model": "form/vllm chat/0"})
+        traced = Path(f"/proc/{child.process.pid}/task/{child.process.pid}/children").read_text(encoding="ascii")
+        os.kill(int(traced.split()[0]), signal.SIGTERM)
+        child.finish()
+
+    assert answer.status_code == 200
+    assert "syncfs" in log.read_text(encoding="utf-8")
+    assert b"crc32" not in (root / "r.tokens.jsonl").read_bytes()
+
+
+@pytest.mark.kernel
+def test_descriptors_last_for_the_calls_that_are_allowed(engine: str, tmp_path: Path) -> None:
+    """A soft limit of open files, as shells set it, does not bound the calls in flight."""
+    low = ["bash", "-c", 'ulimit -Sn 64; exec "$@"', "bash"]
+    statuses: list[int] = []
+    child, said = start(engine, tmp_path, "asyncio", wrap=low)
+
+    async def one(client: httpx.AsyncClient, number: int) -> None:
+        url = f"{said['url']}/rollouts/r{number}/v1/chat/completions"
+        statuses.append((await client.post(url, json={"model": "wait_then_answer"})).status_code)
+
+    async def all_at_once() -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=30, limits=limits) as client, anyio.create_task_group() as group:
+            before = (await client.get(f"{engine}/state")).json()["waiting"]
+            for number in range(STREAMS):
+                group.start_soon(one, client, number)
+            while (await client.get(f"{engine}/state")).json()["waiting"] < before + STREAMS:
+                await anyio.lowlevel.checkpoint()
+            await client.post(f"{engine}/go", json={})
+
+    with child:
+        anyio.run(all_at_once)
+
+    assert statuses == [200] * STREAMS
 
 
 @pytest.mark.parametrize(

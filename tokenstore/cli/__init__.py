@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from tokenstore.cli import (
+    cluster,
     completion,
     delete,
     demo,
@@ -39,7 +40,7 @@ _STATUSES = """\
 exit status: 0 all done, 1 something was refused or failed, or needs attention,
 2 wrong usage, 70 a bug of ours, 130 interrupted, 141 the reader of the output has gone"""
 
-_COMMANDS: tuple[ModuleType, ...] = (demo, ingest, ls, show, stats, top, view, export, serve, verify, repair)
+_COMMANDS: tuple[ModuleType, ...] = (demo, ingest, ls, show, stats, top, view, export, serve, cluster, verify, repair)
 _COMMANDS += (freeze, mark, drop, retire, delete, gc, completion)
 
 

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_args
 
+from tokenstore import StoreConfig
 from tokenstore.cli.common import EXIT_OK, CommandError, add_output, add_root, run_async
 from tokenstore.cli.output import Output
+from tokenstore.config import PromptStorage, Sync
 from tokenstore.serve.settings import ENGINE_TIMEOUT, MAX_BODY_BYTES, MAX_CALLS, EngineKind, ProxySettings
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_limit(parser, "--max-calls", "N", MAX_CALLS, "calls in flight; further ones get 503")
     _add_limit(parser, "--engine-timeout", "SECONDS", ENGINE_TIMEOUT, "of silence after which a call is lost")
     _add_limit(parser, "--grace", "SECONDS", GRACE, "to finish what is in flight when stopped")
+    _add_store(parser)
     add_root(parser)
     add_output(parser)
     parser.set_defaults(run=run)
@@ -66,6 +69,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             serve,
             settings,
             Path(arguments.root),
+            config=StoreConfig(sync=arguments.sync, prompt_storage=arguments.prompt_storage),
             backend=arguments.backend,
             host=arguments.host,
             port=arguments.port,
@@ -89,6 +93,21 @@ def _say(output: Output, settings: ProxySettings, url: str) -> None:
 
 def _token_in(file: str | None) -> str | None:
     return None if file is None else Path(file).read_text(encoding="utf-8").strip()
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sync",
+        choices=get_args(Sync),
+        default="file",
+        help="what a batch waits for; filesystem is for a disk of the store's own, Linux 5.8 or newer (default: file)",
+    )
+    parser.add_argument(
+        "--prompt-storage",
+        choices=get_args(PromptStorage),
+        default="shared",
+        help="full for a directory that NeMo Gym's own library reads or writes too (default: shared)",
+    )
 
 
 def _add_limit(parser: argparse.ArgumentParser, name: str, unit: str, default: Number, what: str) -> None:

@@ -207,7 +207,7 @@ def _check_counts(call: Call, length: int, counts: Mapping[str, int], what: str)
 
 
 def _extra(call: Call, answer: Answer, ids: list[int], log_probs: list[float]) -> dict[str, Any]:
-    clamped = sum(value in FLOORS for value in log_probs)
+    clamped = 0 if FLOORS.isdisjoint(log_probs) else sum(value in FLOORS for value in log_probs)
     facts = {
         **_weights(call, answer, len(ids)),
         **({"finish_reason": answer.finish_reason} if answer.finish_reason is not None else {}),

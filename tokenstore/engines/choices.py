@@ -214,9 +214,9 @@ def _content(call: Call, logprobs: Mapping[str, Any], where: str) -> Piece:
     if logprobs.get("content") is None:
         return Piece()
     field = path(where, "content")
-    entries = [
-        object_of(call, entry, f"{field}[{at}]") for at, entry in enumerate(list_of(call, logprobs["content"], field))
-    ]
+    entries = list_of(call, logprobs["content"], field)
+    if set(map(type, entries)) - {dict}:
+        entries = [object_of(call, entry, f"{field}[{at}]") for at, entry in enumerate(entries)]
     log_probs = [entry.get("logprob") for entry in entries]
     ids = _entry_ids(call, entries, field)
     return Piece(

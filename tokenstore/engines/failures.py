@@ -5,7 +5,7 @@
 | HTTP 400 to 499, but for those below | a refusal: `refuse_call` settles the intent and the rollout goes on |
 | 408 and 499, a time-out and a client that left: generation may have begun | a lost call |
 | 500 and more, no status at all, a good answer | a lost call, or none |
-| an error after ids had come, or one of a number that is no JSON (NaN: the model had run) | a lost call |
+| an error after ids or text had come, or one of a number that is no JSON (NaN: the model had run) | a lost call |
 
 The code kept is the engine's own word for the reason, or `context_length_exceeded`, by whatever words it says that;
 never its message, which may quote the prompt.
@@ -27,6 +27,9 @@ from tokenstore.records import RefusalRecord
 
 MAYBE_BEGUN = frozenset({408, 499})
 """Statuses under 500 after which the engine may have generated something."""
+
+_BEFORE_GENERATION = frozenset({"response.created", "response.queued", "response.in_progress", "response.failed"})
+"""Events of a response that say nothing of what was generated."""
 
 _TOO_LONG = re.compile(
     r"context[ _]length|context[ _]size|context window|exceed_context|max_model_len|maximum model length"
@@ -94,10 +97,26 @@ def refusal_in(response: Any, *, model_call_id: str, status: int | None = None) 
     return RefusalRecord(model_call_id=model_call_id, code=code)
 
 
+def speaks(event: Mapping[str, Any]) -> bool:
+    """Tell whether an event of a stream, with ids or without, holds something that was generated."""
+    kind = event.get("type")
+    if isinstance(kind, str) and kind.startswith("response."):
+        return kind not in _BEFORE_GENERATION
+    choices = event.get("choices")
+    held = [_spoken(choice) for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, list) else []
+    return any(held) or any(event.get(key) for key in ("text", "content", "output_ids", "tokens"))
+
+
 def status_in(value: object) -> int | None:
     """Give an HTTP status as a plain int, None if the value is none."""
     plain = isinstance(value, int) and not isinstance(value, bool)
     return int(value) if plain and 100 <= value < 600 else None  # type: ignore[operator, call-overload]
+
+
+def _spoken(choice: Mapping[str, Any]) -> bool:
+    delta = choice.get("delta")
+    said = [value for key, value in delta.items() if key != "role"] if isinstance(delta, Mapping) else []
+    return bool(choice.get("text") or choice.get("token_ids") or any(said))
 
 
 def _failure_of(body: Any) -> Failure | None:

@@ -74,7 +74,7 @@ class StreamAssembler(Assembler):
             self._call.wrong(where, "comes after the end of the response: two streams were mixed")
         if kind in _FAILED:
             response = optional_object(self._call, event, "response", where)
-            raise_failure(self._call, {"error": response.get("error") or {**event, "type": None}}, generated=0)
+            self._check({"error": response.get("error") or {**event, "type": None}})
         if kind in _ENDED:
             self._response = object_of(self._call, event.get("response"), f"{where}.response")
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Unpack
 
 from tokenstore.engines.answer import Answer, entry_of
 from tokenstore.engines.call import About, Call
-from tokenstore.engines.failures import raise_failure
+from tokenstore.engines.failures import raise_failure, speaks
 from tokenstore.engines.values import object_of, parsed
 from tokenstore.errors import EngineAnswerError
 from tokenstore.records import TokenEntry
@@ -33,6 +33,7 @@ class Assembler(ABC):
         self._rest = bytearray()
         self._chunks = 0
         self._done = False
+        self._spoke = False
         self._refusal: EngineAnswerError | None = None
 
     def feed(self, chunk: Any) -> None:
@@ -104,8 +105,13 @@ class Assembler(ABC):
         event = object_of(self._call, value, where)
         if self._done:
             self._call.wrong(where, "comes after [DONE]: two streams were mixed", chunks=self._chunks)
-        raise_failure(self._call, event, generated=self._generated())
+        self._check(event)
         self._take(event, where)
+        self._spoke = self._spoke or speaks(event)
+
+    def _check(self, body: Mapping[str, Any]) -> None:
+        """Raise what an error object says; text that came without ids counts as one."""
+        raise_failure(self._call, body, generated=max(self._generated(), int(self._spoke)))
 
     @abstractmethod
     def _take(self, event: Mapping[str, Any], where: str) -> None:

@@ -20,6 +20,7 @@ ABOVE_ZERO = 0.1
 """A log probability is at most 0; so much above it is the rounding of a 16-bit softmax. Logits are far above."""
 
 _TOKEN_ID = re.compile(r"token_id:(0|[1-9][0-9]{0,9})")
+_TOKEN_IDS = re.compile(rf"{_TOKEN_ID.pattern}(?:\n{_TOKEN_ID.pattern})*")
 _TOLIST = "a tensor's .tolist() gives plain numbers"
 
 
@@ -112,6 +113,8 @@ def log_probs_of(call: Call, value: Any, field: str) -> list[float]:
     found = list_of(call, value, field)
     if set(map(type, found)) - {float}:
         found = [_log_prob(call, item, field, at) for at, item in enumerate(found)]
+    if all(map(math.isfinite, found)) and max(found, default=0.0) <= ABOVE_ZERO:
+        return found
     for at, number in enumerate(found):
         if not math.isfinite(number):
             call.wrong(f"{field}[{at}]", f"is {number}, a log prob is a finite number", position=at)
@@ -127,6 +130,8 @@ def named_ids(call: Call, tokens: Sequence[Any], field: str) -> list[int] | None
     Raises:
         EngineAnswerError: Only some are, or what follows the colon is no id.
     """
+    if (ids := _all_named(tokens)) is not None:
+        return ids_of(call, ids, field)
     named = [isinstance(token, str) and token.startswith("token_id:") for token in tokens]
     if not any(named):
         return None
@@ -138,6 +143,14 @@ def named_ids(call: Call, tokens: Sequence[Any], field: str) -> list[int] | None
         at = matches.index(None)
         call.wrong(f"{field}[{at}]", "is no 'token_id:' and a decimal number", position=at)
     return ids_of(call, [int(match[1]) for match in matches if match], field)
+
+
+def _all_named(tokens: Sequence[Any]) -> list[int] | None:
+    """Take the ids if every token is one, at the speed of C; None says nothing."""
+    if set(map(type, tokens)) != {str} or _TOKEN_IDS.fullmatch(text := "\n".join(tokens)) is None:
+        return None
+    ids = [int(number) for number in text.removeprefix("token_id:").split("\ntoken_id:")]
+    return ids if len(ids) == len(tokens) else None  # one token may hold several lines
 
 
 def count_of(call: Call, value: Any, field: str) -> int:

@@ -21,9 +21,10 @@ taken by their `model_dump(mode="json")`, what only they have as unknown fields;
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
@@ -104,23 +105,57 @@ class GymEntry:
         return GymEntry(attrs.evolve(self.entry, **known, extra={**self.entry.extra, **changes}))
 
 
-class _Client:
-    """A store in a process, also in one that was forked after it was made."""
+class GymStore(Protocol):
+    """What a sink and a source of NeMo Gym stand on: a store of any kind, with the methods of both protocols."""
 
-    def __init__(self, root: str | os.PathLike[str], **config: Any) -> None:
-        path = Path(root)
-        if not path.is_absolute():
-            raise ValueError(f"root is the relative path {str(path)!r}, an absolute path is allowed")
-        self.root = path
-        self._config = StoreConfig(**config)
+    async def put(self, entry: TokenEntry) -> None:
+        """See `TokenSink`."""
+
+    async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
+        """See `TokenSink`."""
+
+    async def refuse_call(self, rollout_id: str, *, model_call_id: str, code: str | None) -> None:
+        """See `TokenSink`."""
+
+    async def mark_incomplete(self, rollout_id: str, model_call_id: str = "") -> None:
+        """See `TokenSink`."""
+
+    async def freeze(self, rollout_id: str) -> TokenCaptureSnapshot:
+        """See `TokenSource`."""
+
+    async def drop(self, rollout_id: str, *, snapshot_id: str, version: int) -> bool:
+        """See `TokenSource`."""
+
+    async def retire(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
+        """See `TokenSource`."""
+
+    async def delete(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
+        """See `TokenSource`."""
+
+    async def close(self) -> None:
+        """See `TokenSink`."""
+
+
+S = TypeVar("S", bound=GymStore)
+
+
+class GymClient(Generic[S]):
+    """A store in a process, also in one that was forked after it was made.
+
+    Args:
+        make: Makes the store of a process.
+    """
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
         self._process = os.getpid()
-        self._store = TokenCaptureStore(path, config=self._config)
+        self._store = make()
 
     @property
-    def store(self) -> TokenCaptureStore:
+    def store(self) -> S:
         """The store of this process."""
         if self._process != os.getpid():
-            self._store = TokenCaptureStore(self.root, config=self._config)
+            self._store = self._make()
             self._process = os.getpid()
         return self._store
 
@@ -129,18 +164,8 @@ class _Client:
         await self.store.close()
 
 
-class TokenStoreSink(_Client):
-    """Where a NeMo Gym server records its model calls; durable when a method has returned.
-
-    Args:
-        root: The directory, absolute; servers and trainers share it.
-        config: Fields of `StoreConfig`, for example `prompt_storage: full` where Gym's own library reads the directory.
-
-    Raises:
-        ValueError: The root is relative, or a field's value is not allowed.
-        TypeError: `StoreConfig` has no such field.
-        OSError: The directory cannot be made or opened.
-    """
+class GymSink(GymClient[S]):
+    """The methods that a NeMo Gym server calls; durable when one has returned."""
 
     async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
         """Record that a call is about to be sent; see `TokenSink`."""
@@ -170,8 +195,8 @@ class TokenStoreSink(_Client):
         await self.store.mark_incomplete(rollout_id, model_call_id)
 
 
-class TokenStoreSource(_Client):
-    """Where a trainer, or a trajectory builder of NeMo Gym, takes finished rollouts from. Arguments as of the sink."""
+class GymSource(GymClient[S]):
+    """The methods that a trainer, or a trajectory builder of NeMo Gym, calls."""
 
     async def freeze(self, rollout_id: str) -> TokenCaptureSnapshot:
         """End writing to a rollout and return it, its entries as `GymEntry`; see `TokenSource`."""
@@ -190,6 +215,35 @@ class TokenStoreSource(_Client):
     async def delete(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
         """Remove rollouts and their fences; see `TokenSource`."""
         return await self.store.delete(rollout_ids)
+
+
+class _InDirectory(GymClient[TokenCaptureStore]):
+    """A client of a directory."""
+
+    def __init__(self, root: str | os.PathLike[str], **config: Any) -> None:
+        path = Path(root)
+        if not path.is_absolute():
+            raise ValueError(f"root is the relative path {str(path)!r}, an absolute path is allowed")
+        self.root = path
+        super().__init__(partial(TokenCaptureStore, path, config=StoreConfig(**config)))
+
+
+class TokenStoreSink(_InDirectory, GymSink[TokenCaptureStore]):
+    """Where a NeMo Gym server records its model calls; durable when a method has returned.
+
+    Args:
+        root: The directory, absolute; servers and trainers share it.
+        config: Fields of `StoreConfig`, for example `prompt_storage: full` where Gym's own library reads the directory.
+
+    Raises:
+        ValueError: The root is relative, or a field's value is not allowed.
+        TypeError: `StoreConfig` has no such field.
+        OSError: The directory cannot be made or opened.
+    """
+
+
+class TokenStoreSource(_InDirectory, GymSource[TokenCaptureStore]):
+    """Where a trainer, or a trajectory builder of NeMo Gym, takes finished rollouts from. Arguments as of the sink."""
 
 
 def _entry_of(value: Any) -> TokenEntry:

@@ -7,22 +7,22 @@ relative to a descriptor of it.
 1. Nothing is followed: files are opened with `O_NOFOLLOW | O_NONBLOCK` and must be regular with one link.
 2. Calls may write less than asked; whoever writes loops.
 3. An operating system error passes as the `OSError` it is; the journal says what it means.
-4. A child made by `fork` closes what it inherited, so that a lock never outlives the process that took it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 from tokenstore.errors import CorruptRolloutError
+from tokenstore.journal.descriptors import Descriptor
+from tokenstore.journal.kernel import KernelSyncs, sync_filesystem
 
 Access = Literal["read", "write", "create"]
 """`read` and `write` want the file to be there; `create` makes it with mode 0600 if it is not, and writes."""
@@ -83,6 +83,25 @@ class File(Protocol):
         ...
 
 
+class Syncs(Protocol):
+    """Syncs (`fdatasync`) in flight, for one thread that waits for all of them. Keys are the caller's."""
+
+    size: int
+    """How many may be in flight."""
+
+    def begin(self, files: Sequence[tuple[int, File]]) -> int:
+        """Begin to sync files, each with its key; tell how many, from the first one on, were begun."""
+        ...
+
+    def ended(self, *, wait: bool) -> list[tuple[int, OSError | None]]:
+        """Give those that have ended, the key and the failure of each; wait for at least one, if so asked."""
+        ...
+
+    def close(self) -> None:
+        """Give it back when nothing is in flight; again is a no-op."""
+        ...
+
+
 class Directory(Protocol):
     """The store's directory. Names are plain file names inside it."""
 
@@ -127,6 +146,10 @@ class Directory(Protocol):
         """Make all that was written to its file system durable (`syncfs`)."""
         ...
 
+    def syncs(self) -> Syncs | None:
+        """Give a place for syncs in flight, None where the system has no such thing."""
+        ...
+
     def close(self) -> None:
         """Close the descriptor; again is a no-op."""
         ...
@@ -144,39 +167,7 @@ class Disk(Protocol):
         ...
 
 
-_inheritable: set[int] = set()
-
-
-def _close_inherited() -> None:
-    """Close, in a child of a fork, the descriptors of the parent; unlocking would take the parent's locks away."""
-    while _inheritable:
-        os.close(_inheritable.pop())
-
-
-os.register_at_fork(after_in_child=_close_inherited)
-
-
-class _Descriptor:
-    """A descriptor that is closed once, and closed by a forked child."""
-
-    _fd = -1
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._pid = os.getpid()
-        _inheritable.add(fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0 and self._pid == os.getpid():
-            _inheritable.discard(fd)
-            os.close(fd)
-
-
-class OsFile(_Descriptor):
+class OsFile(Descriptor):
     """A file of the operating system."""
 
     def read(self, offset: int, size: int) -> bytes:
@@ -204,7 +195,7 @@ class OsFile(_Descriptor):
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
 
-class OsDirectory(_Descriptor):
+class OsDirectory(Descriptor):
     """A directory of the operating system."""
 
     def __init__(self, path: Path) -> None:
@@ -277,11 +268,20 @@ class OsDirectory(_Descriptor):
         os.fsync(self._fd)
 
     def sync_filesystem(self) -> None:
-        if _libc.syncfs(self._fd):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        sync_filesystem(self._fd)
+
+    def syncs(self) -> OsSyncs | None:
+        try:
+            return OsSyncs()
+        except OSError:
+            return None
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+class OsSyncs(KernelSyncs):
+    """Syncs in flight in the kernel."""
+
+    def begin(self, files: Sequence[tuple[int, File]]) -> int:
+        return self.start([(key, cast("OsFile", file)._fd) for key, file in files])
 
 
 class OsDisk:

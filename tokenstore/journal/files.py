@@ -280,6 +280,11 @@ class RolloutFiles:
         return self.tokens.poison or self.intents.poison or self.marker.poison
 
     @property
+    def named(self) -> bool:
+        """Whether the names of lines and, if there is one, state are known to be durable."""
+        return self.tokens.named and (self.statefile.named or not self.statefile.exists)
+
+    @property
     def open_files(self) -> int:
         """Descriptors kept between critical sections."""
         return sum(file.is_open for file in (self.lock, self.tokens, self.intents, self.marker, self.statefile))

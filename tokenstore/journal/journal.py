@@ -54,6 +54,11 @@ class Journal:
         """Whether the journal must be given up."""
         return self._files.poison is not None
 
+    @property
+    def settled(self) -> bool:
+        """Whether a batch will, as far as is known, wait for nothing but one sync of its file."""
+        return self._files.named
+
     # ------------------------------------------------------------------------------------------ writing
 
     def commit(self, requests: Sequence[Request]) -> None:

@@ -28,6 +28,8 @@ REWRITTEN = 8 * 1024 * 1024
 """Bytes of another process's lines that may be unsynced: a batch is no longer, unless it is one line."""
 CHUNK = 1024 * 1024
 """Bytes read or copied in one go."""
+NEAR = 8 * 1024
+"""Bytes in which the newline before a last line is looked for first."""
 
 
 class _Fingerprint(NamedTuple):
@@ -35,7 +37,10 @@ class _Fingerprint(NamedTuple):
 
     identity: tuple[int, int]
     size: int
+    start: int
+    """Where its last line begins."""
     last_line: bytes
+    """Its sha256."""
     mtime_ns: int
 
 
@@ -62,7 +67,7 @@ class LogFile:
         self._writable = False
         self._fingerprint: _Fingerprint | None = None
         self._synced = 0
-        self._named = False
+        self.named = False
         self._stale = False
         self._changed = False
 
@@ -74,7 +79,7 @@ class LogFile:
     @property
     def unsynced(self) -> bool:
         """Whether known bytes or the name are not, for sure, made durable by this process."""
-        return self._file is not None and (self._stale or self._synced < self.size or not self._named)
+        return self._file is not None and (self._stale or self._synced < self.size or not self.named)
 
     def refresh(self, access: Access = "write") -> bool:
         """Look whether the file is still the one it was; if not, forget everything and open what is there.
@@ -192,7 +197,9 @@ class LogFile:
             return
         try:
             now = self._file.stat()
-            self._fingerprint = _Fingerprint(now.identity, self.size, self._last_line(self._file), now.mtime_ns)
+            start = self._start_of_last_line(self._file, self.size)
+            digest = self._digest(self._file, start, self.size)
+            self._fingerprint = _Fingerprint(now.identity, self.size, start, digest, now.mtime_ns)
         except OSError:
             self._forget()
         self.close()
@@ -209,7 +216,7 @@ class LogFile:
         self.close()
         self._fingerprint = None
         self.size = self.end = self._synced = 0
-        self._named = self._stale = False
+        self.named = self._stale = False
 
     def _recognise(self, file: File) -> None:
         """Notice, with a fresh descriptor, if this is not the file whose descriptor was given away."""
@@ -219,7 +226,7 @@ class LogFile:
         try:
             now = file.stat()
             same = known.identity == now.identity and known.size <= now.size
-            same = same and self._last_line(file) == known.last_line
+            same = same and self._digest(file, known.start, known.size) == known.last_line
         except OSError:
             self.close()  # Not compared yet: the fingerprint stays for the next time.
             raise
@@ -230,26 +237,25 @@ class LogFile:
             self.size = 0
         if not same or now.mtime_ns != known.mtime_ns:
             self._synced = 0
-            self._named = False
+            self.named = False
 
-    def _last_line(self, file: File) -> bytes:
-        """sha256 of the last known line."""
+    def _digest(self, file: File, offset: int, end: int) -> bytes:
+        """sha256 of some bytes."""
         digest = hashlib.sha256()
-        offset = self._start_of_last_line(file, self.size)
-        while offset < self.size and (part := file.read(offset, min(CHUNK, self.size - offset))):
+        while offset < end and (part := file.read(offset, min(CHUNK, end - offset))):
             digest.update(part)
             offset += len(part)
         return digest.digest()
 
     def _start_of_last_line(self, file: File, end: int) -> int:
         """Search backwards for the newline before the last line."""
-        position = end - 1
+        position, size = end - 1, NEAR
         while position > 0:
-            start = max(0, position - CHUNK)
+            start = max(0, position - size)
             found = file.read(start, position - start).rfind(b"\n")
             if found >= 0:
                 return start + found + 1
-            position = start
+            position, size = start, CHUNK
         return 0
 
     def _first_unsynced(self) -> int:
@@ -298,6 +304,6 @@ class LogFile:
         return failure
 
     def _settle_name(self) -> None:
-        if not self._named:
+        if not self.named:
             self._root.sync()
-            self._named = True
+            self.named = True

@@ -202,21 +202,28 @@ class Root:
         return self._filesystem.ticket()
 
     def datasync(self, file: File, ticket: int) -> Iterator[Wish]:
-        """Make the bytes of a file durable, at once or by a wish.
+        """Wish that the bytes of a file become durable, and go on when they are.
 
         Raises:
             OSError: It failed; never sync again as if nothing had happened.
         """
-        if self.config.sync == "file":
-            with self.turn.away(), self.counters.sync():
-                file.datasync()
-            return
-        wish = Wish(ticket)
+        wish = Wish(file, ticket)
         yield wish
         if wish.failure:
             raise wish.failure
 
-    def fulfil(self, wishes: Sequence[Wish]) -> None:
+    def fulfil(self, wish: Wish) -> None:
+        """Make durable what was written to one file."""
+        if self.config.sync == "filesystem":
+            self.fulfil_all([wish])
+            return
+        try:
+            with self.turn.away(), self.counters.sync():
+                wish.file.datasync()
+        except OSError as error:
+            wish.failure = error
+
+    def fulfil_all(self, wishes: Sequence[Wish]) -> None:
         """Make what was written durable by one sync of the file system; if it fails, it fails all."""
         try:
             with self.turn.away():
@@ -228,7 +235,7 @@ class Root:
     def finish(self, steps: Iterable[Wish]) -> None:
         """Run a critical section to its end, its wishes one by one."""
         for wish in steps:
-            self.fulfil([wish])
+            self.fulfil(wish)
 
     def _sync_names(self) -> None:
         with self.counters.sync():

@@ -161,7 +161,7 @@ class StateFile:
         self._file: File | None = None
         self._seen: FileStat | None = None
         self._synced = False
-        self._named = False
+        self.named = False
 
     @property
     def is_open(self) -> bool:
@@ -187,7 +187,7 @@ class StateFile:
         self._load()
         same = self.state == before
         if not same or seen != self._seen:
-            self._synced = self._named = False
+            self._synced = self.named = False
         return same
 
     def _load(self) -> None:
@@ -230,7 +230,7 @@ class StateFile:
                 raise
         self.release()
         self._file, self._seen, self.state = file, seen, state
-        self._synced, self._named = True, False
+        self._synced, self.named = True, False
 
     def settle(self, *, sync_directory: bool = True) -> None:
         """Make what was found or written durable, unless this process has done so since it was another file.
@@ -244,9 +244,9 @@ class StateFile:
             with durable("sync", self.name):
                 self._root.sync_file(self._file)
             self._synced = True
-        if sync_directory and not self._named:
+        if sync_directory and not self.named:
             self._root.sync()
-            self._named = True
+            self.named = True
 
     def unlink(self) -> None:
         """Remove the file; its removal is durable only after a directory sync."""

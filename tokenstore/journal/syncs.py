@@ -5,8 +5,8 @@
 2. A failed sync fails all who waited for it.
 3. A sync of a file system that fails may have marked clean, unwritten, what others had written before it ended. They
    must not believe a later one. So who will wait draws a ticket before writing; it is void once a sync has failed.
-4. A critical section that wants to share a sync is a generator. It yields a wish and goes on when that is fulfilled,
-   its lock held all the while, so that one thread can take the sections of many rollouts to the disk together.
+4. A critical section that need not wait alone is a generator. It yields a wish and goes on when that is fulfilled, its
+   lock held all the while, so that one thread can take the sections of many rollouts to the disk together.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 import attrs
 
 from tokenstore.errors import DurabilityError, copy_of
+from tokenstore.journal.disk import File
 
 _SYNCFS_TELLS_ERRORS = (5, 8)
 
@@ -35,10 +36,11 @@ def filesystem_sync_problem() -> str | None:
 
 @attrs.define(eq=False)
 class Wish:
-    """That what was written since a ticket was drawn become durable."""
+    """That what was written to a file since a ticket was drawn become durable."""
 
+    file: File
     ticket: int
-    failure: DurabilityError | None = None
+    failure: OSError | None = None
     """Why it did not; set by whoever fulfils it."""
 
 

@@ -3,7 +3,7 @@
 What it promises, and where:
 
 1. The intent is durable before the engine is asked; the answer ends for the client only when the entry is durable. An
-   answer that cannot be stored gives the client an error before its end (`relay`).
+   answer that cannot be stored gives the client an error before its end (`relay`, `settling`).
 2. A call is refused, which costs the rollout nothing, only with proof that nothing was generated; everything else that
    leaves no entry is a loss and masks the rollout (`outcomes`).
 3. What generates but cannot be captured is turned away before the engine is asked: no call slips by (`routes`,
@@ -11,9 +11,9 @@ What it promises, and where:
 4. The client gets what the engine sent, less what only the proxy had asked for (`redaction`).
 5. No log line and no metric holds tokens or text.
 
-Read in this order: `settings`, `routes`, `endpoints`, `asking`, `redaction`, `frames`, `outcomes`, `relay`, which touch
-no library; then `http` (httpx), `web` (Starlette), `running` (uvicorn, hypercorn), `control` and `client` for trainers
-on other hosts.
+Read in this order: `settings`, `routes`, `endpoints`, `asking`, `redaction`, `frames`, `reading`, `outcomes`,
+`settling`, which touch no library and are what `tokenstore.integrations.asgi` is made of too; then `http` (httpx),
+`relay`, `web` (Starlette), `running` (uvicorn, hypercorn), `control` and `client` for trainers on other hosts.
 """
 
 from __future__ import annotations

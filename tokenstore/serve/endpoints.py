@@ -22,8 +22,11 @@ CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/r
 GENERATE, TOKENS_IN = "/generate", "/inference/v1/generate"
 
 LOST_WITHOUT_TRACE = frozenset(
-    {"/v1/messages", "/infill", "/api/chat", "/api/generate", "/chat/completions", "/responses", "/invocations"}
-)
+    {
+        "/v1/messages", "/infill", "/api/chat", "/api/generate", "/chat/completions", "/responses", "/invocations",
+        "/v1/chat/completions/batch", "/generate_stream", "/vertex_generate",
+    }
+)  # fmt: skip
 """Other paths by which engines generate, none of which gives ids and log probabilities."""
 
 

@@ -20,6 +20,9 @@ HOP = frozenset(
 )  # fmt: skip
 """Headers that are about one connection, not about the request or the answer."""
 
+MAX_TARGET = 16 * 1024
+"""Characters of a path and query: more than engines take."""
+
 
 class ClientGoneError(Exception):
     """The client left before its request was whole."""
@@ -46,6 +49,18 @@ class Request:
     def passed_on(self, *dropped: bytes) -> list[tuple[bytes, bytes]]:
         """Give the headers for the next server, which is told another host and length."""
         return _without(self.headers, {b"host", b"content-length", b"x-rollout-id", b"x-model-call-id", *dropped})
+
+    def check_target(self, path: str) -> None:
+        """See to it that the next server can be asked.
+
+        Args:
+            path: The encoded path there.
+
+        Raises:
+            ProxyError: The target would be longer than servers take.
+        """
+        if len(path) + len(self.query) > MAX_TARGET:
+            raise ProxyError(414, "target_too_long", f"path and query may have {MAX_TARGET} characters, encoded")
 
     async def body(self, limit: int) -> bytes:
         """Read the body.
@@ -80,6 +95,8 @@ class Reply:
     def __init__(self, send: Send) -> None:
         self.started = False
         """Whether the client has got the head."""
+        self.ended = False
+        """Whether the client has got the end."""
         self._events = False
         self._send = send
 
@@ -95,6 +112,7 @@ class Reply:
 
     async def end(self, piece: bytes = b"") -> None:
         """Send the last piece; without it the client sees that the answer is not whole."""
+        self.ended = True
         await self._send({"type": "http.response.body", "body": piece, "more_body": False})
 
     async def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
@@ -106,8 +124,14 @@ class Reply:
         """Say what is wrong: as an answer, or as the last event of one that has begun and is then broken off."""
         if not self.started:
             await self.whole(problem.status, problem.headers, problem.body)
-        elif self._events:
+        elif self._events and not self.ended:
             await self.write(problem.last_words)
+
+
+def has_events(headers: Headers) -> bool:
+    """Tell by its headers whether an answer is a stream of server-sent events."""
+    kind = next((value for name, value in headers if name == b"content-type"), b"")
+    return kind.lower().startswith(b"text/event-stream")
 
 
 def answer_headers(headers: Headers, *, raw: bool = False) -> list[tuple[bytes, bytes]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from math import inf
+from time import monotonic
 from typing import Any, Self
 
 import anyio
@@ -38,11 +41,6 @@ class Answer:
         self.headers: list[tuple[bytes, bytes]] = [(name.lower(), value) for name, value in response.headers.raw]
         """Names in lower case and values."""
 
-    @property
-    def streamed(self) -> bool:
-        """Whether it comes as server-sent events."""
-        return bool(self._response.headers.get("content-type", "").lower().startswith("text/event-stream"))
-
     async def pieces(self, *, raw: bool = False) -> AsyncGenerator[bytes]:
         """Give the body as it comes; raw is without undoing a compression.
 
@@ -73,24 +71,25 @@ class Answer:
 class Connections:
     """Kept connections to one server; use it with `async with`.
 
+    Each is a client of httpx of its own, and those that are idle lie on a stack. One client for all would look at every
+    pair of idle connections for each request: after a batch of a thousand agents that takes a second of the processor.
+
     Args:
         base: URL that paths are appended to.
         timeout: Seconds without a byte after which an answer is given up.
-        transport: One of httpx, in place of the network.
 
     Raises:
         ModuleNotFoundError: httpx is not installed; the message says how to add it.
     """
 
-    def __init__(self, base: str, *, timeout: float, transport: Any = None) -> None:
+    def __init__(self, base: str, *, timeout: float) -> None:
         httpx = _httpx()
         self._base = base
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_SECONDS),
-            trust_env=False,  # a proxy of the environment would not lead to an engine of this network
-            transport=transport,
-        )
+        self._timeout = httpx.Timeout(timeout, connect=CONNECT_SECONDS, pool=None)
+        self._limits = httpx.Limits(keepalive_expiry=KEEP_SECONDS)
+        self._context = httpx.create_ssl_context()
+        self._idle: deque[tuple[float, Any]] = deque()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +99,8 @@ class Connections:
 
     async def close(self) -> None:
         """Let the connections go. May be called again."""
-        await self._client.aclose()
+        self._closed = True
+        await self._let_go(inf)
 
     @asynccontextmanager
     async def ask(
@@ -122,12 +122,31 @@ class Connections:
         httpx = _httpx()
         url = httpx.URL(self._base + target)
         request = httpx.Request(method, url, headers=list(headers), content=body)
-        with _translated():
-            response = await self._client.send(request, stream=True)
+        await self._let_go(monotonic() - KEEP_SECONDS)
+        one = self._idle.pop()[1] if self._idle else self._new()
         try:
-            yield Answer(response)
+            with _translated():
+                response = await one.send(request, stream=True)
+            try:
+                yield Answer(response)
+            finally:
+                await response.aclose()
         finally:
-            await response.aclose()
+            self._idle.append((monotonic(), one))
+            if self._closed:
+                with anyio.CancelScope(shield=True):
+                    await self._let_go(inf)
+
+    def _new(self) -> Any:
+        # A proxy of the environment would not lead to an engine of this network.
+        httpx = _httpx()
+        transport = httpx.AsyncHTTPTransport(verify=self._context, trust_env=False, limits=self._limits)
+        return httpx.AsyncClient(timeout=self._timeout, trust_env=False, transport=transport)
+
+    async def _let_go(self, before: float) -> None:
+        """Close what has been idle since some time."""
+        while self._idle and self._idle[0][0] < before:
+            await self._idle.popleft()[1].aclose()
 
 
 def _httpx() -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 
 import anyio
 
+from tokenstore.serve.exchange import Message, Receive, Reply, Send
 from tokenstore.serve.on_uvicorn import KEEP_ALIVE
+from tokenstore.serve.problems import ProxyError
 
 
 async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> None:
@@ -29,4 +31,50 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
     config.keep_alive_timeout = KEEP_ALIVE
     config.include_server_header = False
     config.loglevel = "CRITICAL"
-    await serve_app(app, config, shutdown_trigger=stop.wait)
+    stopping: Any = Stopping(app, stop)
+    async with anyio.create_task_group() as group:
+
+        async def end() -> None:
+            await stopping.ended()
+            group.cancel_scope.cancel()
+
+        group.start_soon(end)
+        await serve_app(stopping, config, shutdown_trigger=stop.wait)
+        group.cancel_scope.cancel()
+
+
+class Stopping:
+    """An application that takes no new request when it is told to stop, and says when the last one has ended.
+
+    hypercorn waits for connections, and closes idle ones whatever comes of them: of a client that sent its next request
+    while the last answer was being ended, the reader waits for a turn that never comes; and a call that begins on a
+    connection that is being closed would be lost.
+    """
+
+    def __init__(self, app: Any, stop: anyio.Event) -> None:
+        self._app = app
+        self._stop = stop
+        self._count = 0
+        self._none = anyio.Event()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif self._stop.is_set():
+            told = "the proxy is being stopped; the engine was not asked"
+            await Reply(send).fail(ProxyError(503, "stopping", told, retry=True))
+        else:
+            self._count += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._count -= 1
+                self._none.set()
+
+    async def ended(self) -> None:
+        """Wait until it is told to stop and the last request has ended."""
+        await self._stop.wait()
+        while self._count:
+            self._none = anyio.Event()
+            await self._none.wait()

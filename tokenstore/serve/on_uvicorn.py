@@ -12,6 +12,9 @@ import anyio
 KEEP_ALIVE = 75
 """Seconds that an idle client may stay: longer than clients keep a connection, so that none is closed under a call."""
 
+LAST_SECONDS = 5.0
+"""For the calls that are cut off in the end to record their losses, all at once; one takes a second at most."""
+
 
 async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> None:
     """Serve until told to stop, then finish what is in flight.
@@ -55,5 +58,18 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
 
     async with anyio.create_task_group() as group:
         group.start_soon(end)
-        await server.serve(sockets=[listener])
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await _cut_off(server.server_state.tasks)
         group.cancel_scope.cancel()
+
+
+async def _cut_off(calls: set[Any]) -> None:
+    """Cancel what is still in flight and wait for it: the losses are recorded while the store is still open."""
+    for call in calls:
+        if not call.cancelling():  # a second time would cut off the recording itself
+            call.cancel()
+    with anyio.move_on_after(LAST_SECONDS, shield=True):
+        while calls:  # noqa: ASYNC110 - uvicorn tells nobody when the last one has ended
+            await anyio.sleep(0.01)

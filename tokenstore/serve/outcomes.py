@@ -5,7 +5,7 @@
 | no connection | refused, `engine_unreachable` | nothing was sent |
 | 400 to 499, 429 too, but not 408 and 499 | refused, the engine's code | the engine turned the request away |
 | 503 | refused, the engine's code | it had no room |
-| an error of such a status after HTTP 200, with no id before it | refused, the engine's code | the same |
+| an error of such a status after HTTP 200, with no id or text before it | refused, the engine's code | the same |
 | any of these whose body holds ids or text, or says that the model had run | lost | |
 | 408, 499, other 5xx, 1xx, 3xx, time-out, broken connection, client gone | lost | |
 """

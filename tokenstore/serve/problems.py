@@ -63,6 +63,31 @@ class ProxyError(Exception):
         return self.frame if self.frame is not None else b"data: " + self.body + b"\n\n"
 
 
+class EngineAnsweredError(ProxyError):
+    """The client gets the engine's own answer, which is no good one, as it is.
+
+    Args:
+        status: HTTP status.
+        headers: Of the answer.
+        body: Of the answer.
+    """
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        super().__init__(status, "engine_failed", f"the engine answered with status {status}")
+        self._headers = headers
+        self._body = body
+
+    @property
+    def body(self) -> bytes:
+        """The engine's body."""
+        return self._body
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The engine's headers."""
+        return self._headers
+
+
 def store_problem(error: TokenStoreError, *, before: bool) -> ProxyError:
     """Say that the store did not take a call.
 

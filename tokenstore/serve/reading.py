@@ -11,7 +11,7 @@ from tokenstore.engines.values import parsed
 from tokenstore.errors import EngineAnswerError
 from tokenstore.records import TokenEntry
 from tokenstore.serve.asking import Plan
-from tokenstore.serve.frames import Frames, data_of, with_data
+from tokenstore.serve.frames import Frames, OversizeError, data_of, with_data
 from tokenstore.serve.redaction import event_without, tree_of, without
 
 DONE = b"[DONE]"
@@ -37,8 +37,8 @@ class Passing:
     """A stream on its way: takes the engine's bytes and gives what the client may see of them now."""
 
     def __init__(self, plan: Plan, rollout_id: str, call_id: str, limit: int) -> None:
-        self.held = b""
-        """The end of the stream, which the client may see when the entry is durable."""
+        self._held = bytearray()
+        self._limit = limit
         self.failed: bytes | None = None
         """The event that was refused, if it was the engine's word that it failed."""
         self._plan = plan
@@ -55,27 +55,38 @@ class Passing:
 
         Raises:
             EngineAnswerError: The stream cannot be trusted.
-            OversizeError: An event is too large.
+            OversizeError: An event is too large, or what comes after the end.
         """
         shown = []
         for frame in self._frames.feed(piece):
             seen = self._frame(frame)
             if self._ending:
-                self.held += seen
+                self._hold(seen)
             else:
                 shown.append(seen)
         return b"".join(shown)
+
+    @property
+    def held(self) -> bytes:
+        """The end of the stream, which the client may see when the entry is durable."""
+        return bytes(self._held)
 
     def entry(self) -> TokenEntry:
         """Make the entry when the body has ended.
 
         Raises:
             EngineAnswerError: The stream was cut, or cannot be trusted.
+            OversizeError: What comes after the end is too large.
         """
         if rest := self._frames.end():
-            self.held += self._frame(rest)
+            self._hold(self._frame(rest))
         made: TokenEntry = self._assembler.entry()
         return made
+
+    def _hold(self, seen: bytes) -> None:
+        self._held += seen
+        if len(self._held) > self._limit:
+            raise OversizeError
 
     def _frame(self, frame: bytes) -> bytes:
         try:

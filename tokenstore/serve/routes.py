@@ -47,12 +47,13 @@ class Route:
         return quote(self.path, safe="/:@!$&'()*+,;=~-._")
 
 
-def route_of(path: str, headers: Headers) -> Route:
+def route_of(path: str, headers: Headers, *, own: Sequence[str] = OWN) -> Route:
     """Find where a request goes.
 
     Args:
         path: Decoded, with its first slash.
         headers: Of the request.
+        own: First segments that are not the engine's.
 
     Raises:
         ProxyError: The path is ambiguous, the rollout id is none, or two places name different ones.
@@ -66,7 +67,7 @@ def route_of(path: str, headers: Headers) -> Route:
     if segments[0] in PREFIXES and len(segments) > 1:
         named.add(segments[1])
         segments = segments[2:]
-    if segments[:1] and segments[0] in OWN:
+    if segments[:1] and segments[0] in own:
         raise ProxyError(404, "not_found", "there is no such route; those of the proxy have no rollout before them")
     return Route("/" + "/".join(segments), _only(named))
 

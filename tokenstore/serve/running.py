@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Callable
 from importlib import import_module
@@ -10,6 +11,7 @@ from socket import AF_INET, AF_INET6, IPPROTO_TCP, TCP_NODELAY, create_server, s
 
 import anyio
 
+from tokenstore.config import StoreConfig
 from tokenstore.serve.http import Connections
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.serve.web import make_app
@@ -25,6 +27,7 @@ async def run(
     settings: ProxySettings,
     root: Path,
     *,
+    config: StoreConfig,
     backend: str,
     host: str,
     port: int,
@@ -36,6 +39,7 @@ async def run(
     Args:
         settings: Of the proxy.
         root: Directory of the store.
+        config: Of the store.
         backend: The event loop that runs this, `asyncio` or `trio`.
         host: Address to listen on.
         port: To listen on, 0 for any that is free.
@@ -46,9 +50,10 @@ async def run(
         ModuleNotFoundError: Something of the extra `serve` is not installed; the message says how to add it.
         OSError: The address cannot be bound, or the directory not be used.
     """
+    _take_all_descriptors()
     server = import_module(f"tokenstore.serve.{SERVERS[backend]}")
     connections = Connections(settings.engine, timeout=settings.engine_timeout)
-    async with TokenCaptureStore(root) as store, connections as engine:
+    async with TokenCaptureStore(root, config=config) as store, connections as engine:
         app = make_app(settings, store, engine)
         with listening(host, port) as listener:
             stop = anyio.Event()
@@ -73,6 +78,12 @@ def url_of(listener: socket) -> str:
     """Give the URL under which a socket is reached."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _take_all_descriptors() -> None:
+    """Raise the limit of open files as far as it goes: each call has two connections, and shells allow 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _on_signals(stop: anyio.Event, scope: anyio.CancelScope) -> None:

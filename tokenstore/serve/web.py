@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from hmac import compare_digest
 from typing import Any
 
@@ -73,20 +74,29 @@ class Proxy:
 
     async def _answer(self, request: Request, reply: Reply) -> None:
         route = route_of(request.path, request.headers)
+        request.check_target(route.target)
+        if generates(request.method, route.path):
+            with self._relay.admitted(route) as call:  # before its body is read, which takes memory
+                await self._work(request, reply, partial(self._relay.generating, call, request, route))
+        else:
+            await self._work(request, reply, partial(self._relay.passing, request, route))
+
+    async def _work(self, request: Request, reply: Reply, work: Callable[[bytes, Reply], Awaitable[None]]) -> None:
         body = await request.body(self._settings.max_body_bytes)
-        work = self._relay.generating if generates(request.method, route.path) else self._relay.passing
-        problem = await while_there(request, lambda: work(request, route, body, reply))
+        problem = await while_there(request, reply, lambda: work(body, reply))
         if problem is not None:
             raise problem
 
 
-async def while_there(request: Request, work: Callable[[], Awaitable[None]]) -> ProxyError | None:
+async def while_there(request: Request, reply: Reply, work: Callable[[], Awaitable[None]]) -> ProxyError | None:
     """Do something, but stop when the client leaves; gives the problem that it ran into."""
     problem: ProxyError | None = None
 
     async def leave() -> None:
         await request.gone()
-        group.cancel_scope.cancel()
+        # With the end of an answer servers say so too, and hypercorn is closing the connection in the same task.
+        if not reply.ended:
+            group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
         group.start_soon(leave)

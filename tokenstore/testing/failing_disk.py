@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from tokenstore.journal.disk import Access, Directory, Disk, File, FileStat
+from tokenstore.journal.disk import Access, Directory, Disk, File, FileStat, Syncs
 from tokenstore.testing.simulated_files import SimulatedDirectory, SimulatedFile
 
 DirectoryCall: TypeAlias = Literal[
@@ -188,6 +188,10 @@ class FailingDirectory:
             self.forget_dirty()
             raise
         self._inner.sync_filesystem()
+
+    def syncs(self) -> Syncs | None:
+        """Everybody syncs for himself, so that each sync is a call that can fail."""
+        return None
 
     def forget_dirty(self) -> None:
         """Lose what was not synced of all files, where the disk below can."""

@@ -317,6 +317,9 @@ class SimulatedDirectory:
             for inode in names.seen.values():
                 inode.images = inode.images.synced()
 
+    def syncs(self) -> None:
+        """There is no kernel here: everybody syncs for himself."""
+
     def forget_dirty(self) -> None:
         """Lose what was not synced of all files, as a failed sync of the file system may do."""
         with self._machine.mutex:

@@ -1,0 +1,1 @@
+"""Tests of the cluster store: its parts, its shards without Ray, and all of it on real Ray clusters."""

@@ -1,0 +1,205 @@
+"""Whatever strange clients and engines send: no call slips by, no answer is whole that is not stored, nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, IncompleteRead, RemoteDisconnected
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import cast
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.engines.dialects import DIALECTS, body_of
+from tests.serve.engine import SHORT
+from tests.serve.proxies import Running, running
+from tests.serve.test_outcomes import CHAT, ask, wait_until
+
+ASK = json.dumps({"model": "form/vllm chat/0", "messages": []}).encode()
+
+
+def told(proxy: Running, sent: bytes) -> bytes:
+    """Send bytes and read to the end of the connection, which the proxy must close."""
+    host, port = proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as raw:
+        raw.sendall(sent)
+        return b"".join(iter(lambda: raw.recv(65536), b""))
+
+
+def head(line: str, *headers: str) -> bytes:
+    """Write the head of a request after which the connection is to be closed."""
+    return "\r\n".join([f"{line} HTTP/1.1", "host: h", "connection: close", *headers, "", ""]).encode("latin-1")
+
+
+def status(answer: bytes) -> int:
+    """Read the status of an answer."""
+    return int(answer.split(b" ", 2)[1])
+
+
+POST = "POST /rollouts/{}/v1/chat/completions"
+PIECES = b"".join(b"1\r\n%c\r\n" % byte for byte in ASK) + b"0\r\n\r\n"
+REQUESTS: dict[str, tuple[bytes, int, int]] = {
+    "HEAD": (head("HEAD /v1/models"), 200, 0),
+    "HEAD of a call": (head(POST.replace("POST", "HEAD")), 200, 0),
+    "OPTIONS": (head(POST.replace("POST", "OPTIONS")), 200, 0),
+    "OPTIONS of everything": (head("OPTIONS *"), 404, 0),
+    "another server's target": (head("POST http://other/v1/chat/completions", "content-length: 0"), 404, 0),
+    "a byte a chunk": (head(POST, "transfer-encoding: chunked") + PIECES, 200, 1),
+    "a length beside chunks": (head(POST, "transfer-encoding: chunked", "content-length: 3") + PIECES, 200, 1),
+    "two lengths": (head(POST, "content-length: 3", "content-length: 4") + ASK, 400, 0),
+    "no length": (head(POST) + ASK, 400, 0),
+    "chunks that are none": (head(POST, "transfer-encoding: chunked") + b"zz\r\n", 400, 0),
+    "a compressed body": (head(POST, "content-encoding: gzip", "content-length: 4") + b"\x1f\x8b\x08\x00", 400, 0),
+    "a header by which the rollout is dropped": (
+        head("POST /v1/chat/completions", "X-Rollout-Id: {}", "connection: x-rollout-id", f"content-length: {len(ASK)}")
+        + ASK,
+        200,
+        1,
+    ),
+    "two rollouts": (
+        head("POST /v1/chat/completions", "X-Rollout-Id: {}", "x-rollout-id: other", "content-length: 0"),
+        400,
+        0,
+    ),
+    "an encoded rollout": (
+        head("POST /rollouts/{}%2D%41/v1/chat/completions", f"content-length: {len(ASK)}") + ASK, 200, 1,
+    ),
+    "a rollout of bytes": (head("POST /rollouts/{}%ff/v1/chat/completions", "content-length: 0"), 400, 0),
+    "a rollout with a NUL": (head("POST /rollouts/{}%00/v1/chat/completions", "content-length: 0"), 400, 0),
+    "a rollout encoded twice": (head("POST /rollouts/{}%252e/v1/chat/completions", "content-length: 0"), 400, 0),
+    "a path of raw bytes": (head("GET /rollouts/{}\xff/v1/models"), 400, 0),
+    "a long query": (head(f"{POST}?{'q' * 20_000}", f"content-length: {len(ASK)}") + ASK, 414, 0),
+    "a path that grows": (head(f"GET /v1/{'%ff' * 10_000}"), 414, 0),
+    "an upgrade": (head("GET /rollouts/{}/v1/realtime", "upgrade: h3", "connection: upgrade"), 200, 0),
+    "metrics written": (head("POST /metrics", "content-length: 0"), 404, 0),
+    "control by another method": (head("PUT /control/retire", "content-length: 0"), 405, 0),
+    "control, encoded": (head("GET /%63ontrol/statistics"), 401, 0),
+}  # fmt: skip
+"""What a client sends, where `{}` is the rollout; the status that it gets, and the entries that it leaves."""
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_strange_requests(name: str, proxy: Running) -> None:
+    """A request is a call or is turned away, leaves an entry or nothing, and its connection is closed when it asked."""
+    sent, wanted, entries = REQUESTS[name]
+    rollout_id = f"r-{uuid4().hex}"
+
+    answer = told(proxy, sent.replace(b"{}", rollout_id.encode(), 1))
+
+    assert status(answer) == wanted, answer
+    named = rollout_id + ("-A" if "encoded rollout" in name else "")
+    files = list(proxy.root.glob(f"{rollout_id}*"))
+    assert bool(files) == bool(entries)
+    if entries:
+        snapshot = proxy.settled(named)
+        assert ([SHORT.same(entry) for entry in snapshot.entries], snapshot.incomplete) == ([True], False)
+
+
+def test_a_client_that_is_slow_to_ask_counts(engine: str, tmp_path: Path) -> None:
+    """A call whose body has not come counts among those in flight, and no longer when its client has left."""
+    with running("asyncio", engine, tmp_path, max_calls=1) as proxy, httpx.Client(timeout=30) as client:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(head(POST.format("slow"), "content-length: 1000") + b"{")
+            wait_until(lambda: "in_flight 1\n" in client.get(f"{proxy.url}/metrics").text)
+            turned_away = ask(client, proxy, "r", "form/vllm chat/0")
+        wait_until(lambda: "in_flight 0\n" in client.get(f"{proxy.url}/metrics").text)
+
+        assert ask(client, proxy, "r", "form/vllm chat/0").status_code == 200
+        assert (turned_away.status_code, turned_away.json()["error"]["code"]) == (503, "too_many_calls")
+        assert list(tmp_path.glob("slow.*")) == []
+
+
+# ---------------------------------------------------------------------------------------------- engines that break off
+
+WHOLE = json.dumps(DIALECTS["vllm chat"].whole(SHORT)).encode()
+EVENTS = body_of(DIALECTS["vllm chat"].chunks(SHORT, [1, 2]))
+OK, OF_JSON, OF_EVENTS = (
+    b"HTTP/1.1 200 OK\r\n",
+    b"content-type: application/json\r\n",
+    b"content-type: text/event-stream\r\n",
+)
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    """Write a body in chunks."""
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [*parts, b""])
+
+
+ANSWERS = {
+    "whole, by length": OK + OF_JSON + b"content-length: %d\r\n\r\n" % len(WHOLE) + WHOLE,
+    "whole, in chunks": OK + OF_JSON + b"transfer-encoding: chunked\r\n\r\n" + in_chunks(WHOLE, 100),
+    "whole, to the end": OK + OF_JSON + b"connection: close\r\n\r\n" + WHOLE,
+    "events, in chunks": OK + OF_EVENTS + b"transfer-encoding: chunked\r\n\r\n" + in_chunks(EVENTS, 100),
+    "events, to the end": OK + OF_EVENTS + b"connection: close\r\n\r\n" + EVENTS,
+}
+"""The same answer, framed in the ways that HTTP has."""
+
+
+class Cutting(StreamRequestHandler):
+    """Sends the beginning of an answer and closes; the model's name says of which, and how much."""
+
+    def handle(self) -> None:
+        """Answer one request."""
+        length = 0
+        while line := self.rfile.readline().strip().lower():
+            if line.startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        name, _, count = json.loads(self.rfile.read(length))["model"].rpartition("/")
+        self.wfile.write(ANSWERS[name][: int(count)])
+
+
+@contextmanager
+def cutting() -> Iterator[str]:
+    """Run an engine that breaks off."""
+    with ThreadingTCPServer(("127.0.0.1", 0), Cutting) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{cast('tuple[str, int]', server.server_address)[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def seen(connection: HTTPConnection, rollout_id: str, model: str, *, stream: bool) -> bytes | None:
+    """Ask, and give the body if the client takes it for a whole answer."""
+    body = json.dumps({"model": model, "messages": [], "stream": stream})
+    try:
+        connection.request("POST", f"/rollouts/{rollout_id}/v1{CHAT}", body)
+        answer = connection.getresponse()
+        got = answer.read()
+    except (IncompleteRead, RemoteDisconnected):
+        connection.close()
+        return None
+    return got if answer.status == 200 else None
+
+
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+@pytest.mark.parametrize("step", [61, pytest.param(1, marks=[pytest.mark.kernel, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_engine_that_breaks_off_anywhere(name: str, step: int, backend: str, memory_path: Path) -> None:
+    """Wherever an answer is cut: what the client takes for whole is stored, token for token, all else is masked."""
+    answer, wholes = ANSWERS[name], 0
+    with cutting() as engine, running(backend, engine, memory_path) as proxy:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        connection = HTTPConnection(host, int(port), timeout=20)
+        for count in [*range(0, len(answer), step), len(answer)]:
+            got = seen(connection, f"r{count}", f"{name}/{count}", stream=name.startswith("events"))
+            snapshot = proxy.settled(f"r{count}")
+
+            whole = got is not None and (b"[DONE]" in got or b'"finish_reason":"stop"' in got)
+            assert whole == (got is not None), (count, got)
+            assert ([SHORT.same(entry) for entry in snapshot.entries] == [True]) == whole, (count, got)
+            assert snapshot.incomplete != whole, (count, got)
+            assert snapshot.refusals == ()
+            wholes += whole
+        connection.close()
+
+    assert wholes >= 1

@@ -1,0 +1,157 @@
+"""The actors of a cluster store: plain classes, whose async methods Ray calls.
+
+A shard's actor runs the shard; its answers are bytes, errors among them, so that no error of ours is taken by Ray for
+one of its own. The manifest's actor holds what the store is, and looks after the shards so that `status` can tell
+since when one is away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+from anyio import to_thread
+
+from tokenstore.cluster import on_ray
+from tokenstore.cluster.config import ClusterPlan, ShardPlan
+from tokenstore.cluster.hosted import Hosted
+from tokenstore.cluster.shard import Shard
+from tokenstore.cluster.values import ClusterStatus, ShardStatus
+from tokenstore.cluster.wire import Failure, Outcome, Value, encode_outcome, pack, unpack
+
+LOOK_SECONDS = 2.0
+"""Between two looks at the shards, and how long each may take to answer."""
+CLOSE_SECONDS = 30.0
+"""To finish what was accepted when a store is taken down."""
+
+NEVER_REPEATED = ("call_once", "status", "close")
+"""Methods of a shard's actor that Ray must not repeat when it restarts."""
+
+
+def manifest_of(store: str) -> str:
+    """Name of the manifest's actor."""
+    return f"{store}/manifest"
+
+
+class ShardActor:
+    """Runs one shard.
+
+    Args:
+        plan: The shard.
+    """
+
+    def __init__(self, plan: ShardPlan) -> None:
+        self._hosted = Hosted(plan, on_ray.here().address)
+        self._hosted.start()
+
+    async def prepare(self, create: bool) -> bytes:
+        """Open the shard, making its directory if that is wanted; the outcome is the word of its directory."""
+        try:
+            return encode_outcome(Value(await self._hosted.prepare(create=create)))
+        except Exception as error:  # noqa: BLE001 - it is told to whoever deploys
+            return encode_outcome(Failure(error))
+
+    async def call(self, *pieces: bytes) -> bytes:
+        """Do a batch of operations."""
+        try:
+            return await self._hosted.ask(lambda shard: shard.call(*pieces))
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            return pack([encode_outcome(Failure(error))] * len(unpack(b"".join(pieces))))
+
+    async def call_once(self, *pieces: bytes) -> bytes:
+        """The same; only what Ray does with it differs."""
+        return await self.call(*pieces)
+
+    async def wait(self, ticket: str) -> bytes:
+        """Wait for the outcome of what took longer."""
+        return await self._one(lambda shard: shard.wait(ticket))
+
+    async def more(self, ticket: str, number: int) -> bytes:
+        """Give a further part of a long answer."""
+        return await self._one(lambda shard: shard.more(ticket, number))
+
+    async def status(self) -> ShardStatus:
+        """Tell how the shard is."""
+        return self._hosted.status()
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self._hosted.close()
+
+    async def _one(self, function: Callable[[Shard], Awaitable[bytes]]) -> bytes:
+        outcome: Outcome
+        try:
+            return await self._hosted.ask(function)
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            outcome = Failure(error)
+        return encode_outcome(outcome)
+
+
+class ManifestActor:
+    """Holds what a cluster store is.
+
+    Args:
+        plan: Every shard in its place.
+    """
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        self._plan = plan
+        self._known = {shard.index: _away(shard, None) for shard in plan.shards}
+        self._asked: dict[int, Any] = {}
+        self._looks = threading.Condition()
+        self._begun = self._done = 0
+        self._wanted = threading.Event()
+        threading.Thread(target=self._look_after, name="manifest", daemon=True).start()
+
+    async def plan(self) -> ClusterPlan:
+        """Give every shard in its place."""
+        return self._plan
+
+    async def status(self) -> ClusterStatus:
+        """Look at the shards, and tell how they are."""
+        await to_thread.run_sync(self._look_now)
+        shards = (self._known[shard.index] for shard in self._plan.shards)
+        return ClusterStatus(config=self._plan.config, shards=tuple(shards))
+
+    def _look_now(self) -> None:
+        """Wait for the end of a look that began after this call."""
+        with self._looks:
+            number = self._begun + 1
+            self._wanted.set()
+            self._looks.wait_for(lambda: self._done >= number)
+
+    def _look_after(self) -> None:
+        while True:
+            self._wanted.clear()
+            with self._looks:
+                self._begun += 1
+            self._look()
+            with self._looks:
+                self._done = self._begun
+                self._looks.notify_all()
+            self._wanted.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        for shard in self._plan.shards:
+            if shard.index not in self._asked and (actor := on_ray.find(shard.actor)) is not None:
+                self._asked[shard.index] = actor.status.remote()
+        answers = on_ray.answers(self._asked, LOOK_SECONDS)
+        for shard in self._plan.shards:
+            answer = answers.get(shard.index)
+            if shard.index in answers:
+                del self._asked[shard.index]
+            since = self._known[shard.index].unavailable_since
+            self._known[shard.index] = (
+                answer if isinstance(answer, ShardStatus) else _away(shard, since or time.time(), self._known)
+            )
+
+
+def _away(shard: ShardPlan, since: float | None, known: dict[int, ShardStatus] | None = None) -> ShardStatus:
+    """A shard that does not answer, with what was known of it."""
+    before = (known or {}).get(shard.index)
+    if before is None:
+        return ShardStatus(index=shard.index, directory=shard.directory, pinned_to=shard.node, unavailable_since=since)
+    return attrs.evolve(before, state="unavailable", unavailable_since=since)

@@ -1,0 +1,134 @@
+"""Wishes on their way to the disk, of one thread that takes the critical sections of many rollouts there together.
+
+With `sync="filesystem"` one sync fulfils all that have come. With `sync="file"` each file has a sync of its own, many
+at a time, made by the kernel (`kernel`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Protocol
+
+from tokenstore.journal.disk import Syncs
+from tokenstore.journal.root import Root
+from tokenstore.journal.syncs import Wish
+
+
+class Flight(Protocol):
+    """The wishes of one thread."""
+
+    @property
+    def pending(self) -> int:
+        """How many are on their way."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many may be on their way."""
+        ...
+
+    def fulfil(self, wishes: Sequence[Wish], *, wait: bool) -> list[Wish]:
+        """Send wishes off and give those that are fulfilled, or have failed.
+
+        Args:
+            wishes: More of them, maybe none.
+            wait: Whether to wait for at least one, if any is on its way.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it, when nothing is on its way."""
+        ...
+
+
+class SharedFlight:
+    """One sync of the file system for all."""
+
+    pending = 0
+    """None is on its way: `fulfil` waits for all."""
+    size = sys.maxsize
+    """As many as there are."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def fulfil(self, wishes: Sequence[Wish], *, wait: bool) -> list[Wish]:  # noqa: ARG002 - they always wait
+        """Make one sync for the wishes, and give all of them."""
+        if wishes:
+            self._root.fulfil_all(wishes)
+        return list(wishes)
+
+    def close(self) -> None:
+        """There is nothing to be given back."""
+
+
+_keys = count()
+"""Of all flights, since a context goes from one to the next: what ends late is taken for nothing else."""
+
+
+class KernelFlight:
+    """A sync for each, by the kernel, while the thread does something else."""
+
+    def __init__(self, root: Root, syncs: Syncs) -> None:
+        self._root = root
+        self._syncs = syncs
+        self.size = syncs.size
+        self._pending: dict[int, tuple[Wish, float]] = {}
+
+    @property
+    def pending(self) -> int:
+        """How many are on their way."""
+        return len(self._pending)
+
+    def fulfil(self, wishes: Sequence[Wish], *, wait: bool) -> list[Wish]:
+        """Send wishes off, and give those whose syncs have ended."""
+        fulfilled = []
+        if wishes:
+            if wait and len(wishes) == 1 and not self._pending:
+                self._root.fulfil(wishes[0])  # alone, the way through the kernel's threads would only be longer
+                return list(wishes)
+            fulfilled = self._send(wishes)
+        if self._pending:
+            fulfilled += self._ended(wait=wait and not fulfilled)
+        return fulfilled
+
+    def _send(self, wishes: Sequence[Wish]) -> list[Wish]:
+        """Begin the syncs; those that the kernel does not take are made at once."""
+        now = time.perf_counter()
+        files = [(next(_keys), wish.file) for wish in wishes]
+        begun = self._syncs.begin(files)
+        self._root.counters.fsyncs += begun
+        self._pending.update((key, (wish, now)) for (key, _), wish in zip(files[:begun], wishes, strict=False))
+        for wish in wishes[begun:]:
+            self._root.fulfil(wish)
+        return list(wishes[begun:])
+
+    def _ended(self, *, wait: bool) -> list[Wish]:
+        try:
+            ended = self._syncs.ended(wait=wait)
+        except OSError as error:  # not to be expected, and nothing can be said of any
+            ended = [(key, error) for key in self._pending]
+        now = time.perf_counter()
+        fulfilled = []
+        for key, failure in ended:
+            if key in self._pending:
+                wish, began = self._pending.pop(key)
+                wish.failure = failure
+                self._root.counters.fsync_seconds.observe(now - began)
+                fulfilled.append(wish)
+        return fulfilled
+
+    def close(self) -> None:
+        """Leave the kernel's part to the next flight."""
+        self._syncs.close()
+
+
+def flight_for(root: Root) -> Flight | None:
+    """Give a thread what it sends its wishes with; None if there is nothing better than a thread for each."""
+    if root.config.sync == "filesystem":
+        return SharedFlight(root)
+    syncs = root.directory.syncs()
+    return KernelFlight(root, syncs) if syncs is not None else None
