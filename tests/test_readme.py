@@ -33,11 +33,11 @@ ENGINES = examples_of("From an engine's answer")
 TRAINING = examples_of("Into training")
 
 
-def run_example(text: str, folder: Path) -> str:
+def run_example(text: str, folder: Path, *, warnings: str = "error") -> str:
     """Run an example as a script of its own and give what it printed."""
     script = folder / "example.py"
     script.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-W", "error", str(script)]
+    command = [sys.executable, "-W", warnings, str(script)]
     environment = {**os.environ, "PYTHONPATH": str(TOP)}  # the checkout's package, also if it is not installed
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

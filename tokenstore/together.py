@@ -111,15 +111,24 @@ class Together:
             self.able = False
             self._work_alone()
             return
+        sections: dict[Wish, _Section] = {}
         try:
-            self._work_with(flight)
-        finally:
-            self._flights.append(flight)
+            self._work_with(flight, sections)
+        except BaseException as error:
+            self._fail(sections, error)
+            raise
+        self._flights.append(flight)
 
-    def _work_with(self, flight: Flight) -> None:
+    def _fail(self, sections: dict[Wish, _Section], error: BaseException) -> None:
+        """End sections whose wishes nobody can fulfil: left at them, they would keep their locks."""
+        for wish, section in sections.items():
+            wish.failure = error
+            section.go_on()
+            self._bells.ring(section.done)
+
+    def _work_with(self, flight: Flight, sections: dict[Wish, _Section]) -> None:
         limit = min(self._limit, flight.size)
         size = limit if self._root.config.sync == "filesystem" else AT_A_TIME
-        sections: dict[Wish, _Section] = {}
         ready: list[_Section] = []
         while self._arrived or sections or ready:
             with self._root.turn:

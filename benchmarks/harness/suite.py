@@ -35,6 +35,7 @@ BENCHMARKS = (
     "scale",
     "loops",
     "proxy",
+    "cluster",
 )
 """The modules of this package that are benchmarks, in the order in which they run."""
 

@@ -90,9 +90,11 @@ class Writers:
         self.files = [folder / f"{prefix}-{backend}.ledger" for backend in ("asyncio", "trio")]
         self._children = []
         for backend, file in zip(("asyncio", "trio"), self.files, strict=True):
-            command = [sys.executable, "-m", "tests.cluster.writer", address, name, backend, f"{prefix}-{backend}"]
-            with file.open("wb") as out:
-                self._children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, cwd=TOP))
+            file.touch()
+            words = [address, name, backend, f"{prefix}-{backend}", str(file)]
+            command = [sys.executable, "-m", "tests.cluster.writer", *words]
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=TOP)
+            self._children.append(child)
 
     def acked(self) -> int:
         """How many puts were acknowledged so far."""

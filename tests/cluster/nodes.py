@@ -80,25 +80,29 @@ class Nodes:
         own = [each.process.pid for kind in node.all_processes.values() for each in kind]
         return [*own, *(child for pid in own for child in children_of(pid))]
 
-    def kill(self, address: str, *, but: int | None = None) -> None:
-        """Kill a node as a power cut would: every process of it, at once.
-
-        Args:
-            address: Of the node.
-            but: A process of it that is left.
-        """
-        for pid in self.processes(address):
-            if pid != but:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    def kill(self, address: str) -> None:
+        """Kill a node as a power cut would: every process of it, at once."""
+        self.signal(self.processes(address), signal.SIGKILL)
         self.by_address.pop(address)
+
+    def stop(self, address: str) -> list[int]:
+        """Stop a node as it hangs: every process of it; give them. It is a node no more, whatever becomes of them."""
+        pids = self.processes(address)
+        self.signal(pids, signal.SIGSTOP)
+        self.by_address.pop(address)
+        return pids
+
+    @staticmethod
+    def signal(pids: list[int], number: signal.Signals) -> None:
+        """Signal processes, as many as there still are."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def close(self) -> None:
         """End everything that was started here."""
         need_ray().shutdown()
-        for pid in set(children_of(os.getpid())) - self._before:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.signal(sorted(set(children_of(os.getpid())) - self._before), signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.running import Run, Runner
 from tests.cluster.nodes import HEAD, SECOND, THIRD, Nodes, need_ray, ray_nodes, until
 from tests.samples import entry
+from tests.test_readme import examples_of, run_example
 from tokenstore import TokenCaptureStore
 from tokenstore.cli import main
 from tokenstore.cluster import ClusterConfig, ClusterStore, connect, deploy, down, status
@@ -196,3 +197,15 @@ async def test_a_store_that_is_not_there_is_told() -> None:
         await ClusterStore(connect("nobody")._link).put(entry())
 
     assert not caught.value.outcome_unknown
+
+
+def test_the_example_of_the_readme_runs(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example deploys a store, writes, freezes and drops, as it stands, and finds the cluster by `RAY_ADDRESS`."""
+    [example] = examples_of("Many machines, on Ray")
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+
+    printed = run_example(example, tmp_path, warnings="ignore")
+
+    assert printed == "1 calls to train on\n"
+    assert status("runs").config.shards == 4
+    down("runs")

@@ -136,23 +136,24 @@ def test_a_killed_node_of_a_floating_shard(nodes: Nodes, tmp_path: Path) -> None
 
 
 def test_a_stopped_shard_that_revives_cannot_write(nodes: Nodes, tmp_path: Path) -> None:
-    """A shard that was stopped while Ray gave its node up ends when it runs again, and has changed nothing."""
+    """A shard of a node that hung until Ray gave it up ends when it runs again, and nothing is lost or doubled."""
     config = ClusterConfig(name="stopped", root=tmp_path, shards=3, placement="floating")
     deploy(config)
     with writing(nodes.address, config.name, tmp_path, "w") as writers:
         shard = next(one for one in shards(config.name) if one.node in (SECOND, THIRD))
         assert shard.pid is not None
-        os.kill(shard.pid, signal.SIGSTOP)
         began = time.monotonic()
-        nodes.kill(shard.node, but=shard.pid)
+        stopped = nodes.stop(shard.node)
         until(lambda: status(config.name).shards[shard.index].state == "waiting for the lock", 90)
         waiting = status(config.name).shards[shard.index]
-        os.kill(shard.pid, signal.SIGCONT)
+        nodes.signal(stopped, signal.SIGCONT)
         until(lambda: not is_running(shard.pid or 0), 30)
         away = [back(config.name, shard.index, shard.pid, began)]
         writers.more(40)
+        nodes.signal(stopped, signal.SIGKILL)
         nodes.add(shard.node)
 
+    assert shard.pid in stopped
     assert waiting.node != shard.node
     account(config.name, writers, "stopped and revived", away)
     down(config.name)

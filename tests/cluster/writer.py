@@ -1,6 +1,7 @@
 """A program of its own that writes into a cluster store and says what was acknowledged.
 
-Its arguments are the address of the Ray cluster, the name of the store, the event loop, and a prefix of its rollouts.
+Its arguments are the address of the Ray cluster, the name of the store, the event loop, a prefix of its rollouts, and
+the file of its ledger.
 Each of its agents puts one call after the other, and asks again whenever the outcome is unknown, as an agent's server
 would. A line `acked ROLLOUT CALL` is written only after the put has returned; it ends when its input does.
 """
@@ -28,9 +29,12 @@ DEADLINE = 20.0
 """Shorter than a node takes to come back, so that asking again is part of what is tried."""
 
 
+ledger = os.open(os.devnull, os.O_WRONLY)
+
+
 def say(*words: object) -> None:
     """Write a line of the ledger, whole."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+    os.write(ledger, (" ".join(map(str, words)) + "\n").encode())
 
 
 async def insist(function: Any, *arguments: Any) -> Any:
@@ -82,7 +86,9 @@ def run() -> None:
     """Join the cluster and write until the input ends."""
     import ray  # noqa: PLC0415 - optional
 
-    address, name, backend, prefix = sys.argv[1:]
+    global ledger  # noqa: PLW0603 - what Ray says goes to stdout, so that is no ledger
+    address, name, backend, prefix, file = sys.argv[1:]
+    ledger = os.open(file, os.O_WRONLY | os.O_APPEND)
     ray.init(address=address, _node_ip_address=HEAD, namespace="test", log_to_driver=False, logging_level="error")
     over = threading.Event()
     threading.Thread(target=stop_with_input, args=[over], daemon=True).start()

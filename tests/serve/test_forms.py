@@ -124,6 +124,31 @@ def test_the_client_gets_what_the_engine_sent(
     assert entry.model_call_id == response.headers["x-model-call-id"]
 
 
+@pytest.mark.kernel
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PATHS)
+def test_every_call_that_the_engine_knows(
+    name: str, engine: str, proxy_of: Callable[[EngineKind], Running], client: httpx.Client
+) -> None:
+    """All recorded calls, in every form, whole and streamed: the client gets the same, the store token for token."""
+    kind, path = PATHS[name]
+    proxy, rollout_id = proxy_of(kind), f"r-{uuid4().hex}"
+    made: dict[str, int] = {}
+
+    for number in range(len(calls())):
+        for stream in (False, True):
+            body = body_for(name, number, stream=stream)
+            direct = parsed(client.post(engine + path, json=body))
+            response = client.post(f"{proxy.url}/rollouts/{rollout_id}{path}", json=body)
+            assert parsed(response) == (without_arrays(direct) if name == "responses" else direct), (number, stream)
+            made[response.headers["x-model-call-id"]] = number
+
+    snapshot = proxy.settled(rollout_id)
+    assert [entry.model_call_id for entry in snapshot.entries] == list(made)
+    wrong = [entry.model_call_id for entry in snapshot.entries if not calls()[made[entry.model_call_id]].same(entry)]
+    assert (wrong, snapshot.incomplete) == ([], False)
+
+
 @pytest.mark.parametrize("name", [name for name in READABLE if name not in WITHHELD])
 def test_samples_are_stored_as_their_reader_reads_them(
     name: str, proxy_of: Callable[[EngineKind], Running], client: httpx.Client

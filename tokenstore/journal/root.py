@@ -213,14 +213,14 @@ class Root:
             raise wish.failure
 
     def fulfil(self, wish: Wish) -> None:
-        """Make durable what was written to one file."""
+        """Make durable what was written to one file. Whatever fails is raised where the wish came from."""
         if self.config.sync == "filesystem":
             self.fulfil_all([wish])
             return
         try:
             with self.turn.away(), self.counters.sync():
                 wish.file.datasync()
-        except OSError as error:
+        except BaseException as error:  # noqa: BLE001 - a section that is left at its wish would keep its lock
             wish.failure = error
 
     def fulfil_all(self, wishes: Sequence[Wish]) -> None:
@@ -228,9 +228,9 @@ class Root:
         try:
             with self.turn.away():
                 self._filesystem.wait(min(wish.ticket for wish in wishes))
-        except DurabilityError as error:
+        except BaseException as error:  # noqa: BLE001 - as above
             for wish in wishes:
-                wish.failure = copy_of(error)
+                wish.failure = copy_of(error) if isinstance(error, DurabilityError) else error
 
     def finish(self, steps: Iterable[Wish]) -> None:
         """Run a critical section to its end, its wishes one by one."""

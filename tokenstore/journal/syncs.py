@@ -40,7 +40,7 @@ class Wish:
 
     file: File
     ticket: int
-    failure: OSError | None = None
+    failure: BaseException | None = None
     """Why it did not; set by whoever fulfils it."""
 
 
