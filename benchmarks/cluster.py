@@ -33,7 +33,7 @@ CLIENTS = {1: 60, 16: 20, 128: 6}
 REMOTE, DIRECT, EMPTY = "remote shard", "direct shard", "empty actor call"
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Addresses of the nodes; 127.0.0.1 would be replaced by an outer one."""
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "no_proxy": "*", "NO_PROXY": "*"}
+ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "no_proxy": "*", "NO_PROXY": "*"}
 STORE_BYTES = 256 * 1024 * 1024
 """Memory of a node's object store."""
 

@@ -25,6 +25,7 @@ STORE_BYTES = 80 * 1024 * 1024
 """Memory of a node's object store, nearly the smallest that Ray takes."""
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",

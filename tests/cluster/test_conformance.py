@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.inprocess import cluster
-from tokenstore.testing import CHECKS, run_check
+from tokenstore.testing import check_token_store
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("check", CHECKS)
-async def test_a_cluster_keeps_the_promises(check: str, memory_path: Path) -> None:
-    """Three shards behind channels are one store."""
+async def test_a_cluster_keeps_every_promise(memory_path: Path) -> None:
+    """Three shards behind channels are one store, whichever of its clients does what."""
     async with cluster(memory_path / "root") as there:
-        await run_check(check, there.client, there.client)
+        await check_token_store(there.client, there.client)
+
+    assert len(there.transports) > 3 * 4
+    assert sum(bool(transport.events) for transport in there.transports) > len(there.transports) / 4

@@ -217,8 +217,9 @@ async def test_who_was_superseded_begins_nothing(operations: Sequence[Any], tmp_
     assert not store.freeze_now("r").incomplete
 
 
-async def test_who_was_superseded_acknowledges_nothing(tmp_path: Path) -> None:
+async def test_who_was_superseded_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun before another process claimed the shard, and done after, is not acknowledged."""
+    monkeypatch.setattr(shards, "PATIENCE", 30.0)
     plan = shard_plan(tmp_path, placement="floating")
     acknowledged: list[Any] = []
     with superseded():

@@ -185,7 +185,7 @@ def short_write_believed(patch: Patch) -> None:
 
 def recognised_by_inode_and_size(patch: Patch) -> None:
     """A file whose descriptor was given away is taken for the same if its inode number and size are."""
-    patch.setattr(LogFile, "_last_line", lambda *_: b"")
+    patch.setattr(LogFile, "_digest", lambda *_: b"")
 
 
 def temporary_state_left(patch: Patch) -> None:
