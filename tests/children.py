@@ -6,6 +6,7 @@ A child says what was acknowledged by printing it; what it read back it says as 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -225,6 +226,22 @@ def freeze_later(root: str) -> None:
     store.append(entry("r", f"c{int(time.time())}"))
     snapshot = store.freeze_now("r")
     say(len(snapshot.entries), snapshot.version, time.time())
+
+
+def put_to_all(backend: str, root: str, prefix: str, count: str) -> None:
+    """Put to many rollouts at once until killed, saying each call that was acknowledged."""
+
+    async def main() -> None:
+        async def one(store: TokenCaptureStore, rollout_id: str) -> None:
+            for number in itertools.count():
+                await store.put(entry(rollout_id, f"{prefix}{number}", number=number))
+                say("acked", rollout_id, f"{prefix}{number}")
+
+        async with TokenCaptureStore(root) as store, anyio.create_task_group() as tasks:
+            for number in range(int(count)):
+                tasks.start_soon(one, store, f"r{number}")
+
+    anyio.run(main, backend=backend)
 
 
 def many_rollouts(backend: str, root: str, count: str, descriptors: str) -> None:

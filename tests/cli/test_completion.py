@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from tests.cli.running import Runner
 from tokenstore.cli import completion
+from tokenstore.cli.common import complete_rollouts
 
 pytest.importorskip("argcomplete")
 
@@ -61,6 +63,18 @@ def test_each_shell_has_a_script(run: Runner, shell: str, word: str) -> None:
     assert (result.status, result.err) == (0, "")
     assert word in result.out
     assert run("completion", shell, "--json").out.startswith('{"script":')
+
+
+@pytest.mark.parametrize(("prefix", "expected"), [("fro", ["frozen"]), ("*", []), ("/fro", []), ("[", [])])
+def test_ids_complete_by_their_letters(mixed_store: Path, prefix: str, expected: list[str]) -> None:
+    """Ids are found by how they begin, whatever else the letters mean to a shell."""
+    action = argparse.ArgumentParser().add_argument("rollout")
+    complete_rollouts(action)
+
+    found = action.completer(prefix, argparse.Namespace(root=str(mixed_store)))  # type: ignore[attr-defined]
+
+    assert found == expected
+    assert action.completer("", argparse.Namespace(root="~nobody-of-this-name")) == []  # type: ignore[attr-defined]
 
 
 def test_without_argcomplete(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

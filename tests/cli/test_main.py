@@ -139,6 +139,38 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, options: list
     assert (done.returncode, done.stderr) == (1, b"tokenstore: No space left on device\n")
 
 
+def closed(command: str, root: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line of a shell, which may close streams before it starts `$@`."""
+    words = ["sh", "-c", command, "sh", *COMMAND]
+    environment = {**os.environ, "TOKENSTORE_ROOT": str(root)}
+    return subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "err"),
+    [
+        ('"$@" stats >&-', 1, "tokenstore: stdout is closed\n"),
+        pytest.param('"$@" stats --json >&- 2>&-', 1, "", marks=pytest.mark.kernel),
+        pytest.param(
+            '"$@" delete r <&-',
+            1,
+            "tokenstore: would ask: delete r in {root}?; there is no terminal, give --yes\n",
+            marks=pytest.mark.kernel,
+        ),
+        pytest.param('"$@" show nobody 2>&-', 1, "", marks=pytest.mark.kernel),
+        pytest.param('"$@" ingest - <&-', 0, "", marks=pytest.mark.kernel),
+    ],
+)
+def test_closed_streams(tmp_path: Path, command: str, status: int, err: str) -> None:
+    """Without stdout a command says so and ends with 1; without stdin nothing comes; no traceback is seen."""
+    store_one(tmp_path)
+
+    done = closed(command, tmp_path)
+
+    assert (done.returncode, done.stderr) == (status, err.format(root=tmp_path))
+    assert TokenCaptureStore(tmp_path).read_entries("r")
+
+
 def store_one(root: Path) -> None:
     """Store one call."""
     store = TokenCaptureStore(root)
@@ -173,6 +205,18 @@ def test_expected_errors_are_one_line(
     assert message.startswith("tokenstore: ")
     assert said in message
     assert message.count("\n") == 1
+
+
+def test_ctrl_c_with_a_reader_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C a stdout whose reader has gone is given up, so that the interpreter does not complain of it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    stream.write("a line")
+    monkeypatch.setattr(sys, "stdout", stream)
+
+    assert explain(KeyboardInterrupt()) == 130
+    assert stream.closed
 
 
 def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,19 @@ def test_a_page_on_stdout(run: Runner, mixed_store: Path) -> None:
     assert result.out.endswith("</html>\n")
 
 
+def test_a_page_into_a_pipe(run: Runner, mixed_store: Path, tmp_path: Path) -> None:
+    """What is there and is no file, as a named pipe or /dev/null, is written to and not replaced."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text, "utf-8")
+        assert run("view", "frozen", "-o", pipe, "--root", mixed_store).status == 0
+
+    assert read.result().endswith("</html>\n")
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -54,7 +69,11 @@ def test_a_page_on_stdout(run: Runner, mixed_store: Path) -> None:
         (["nobody"], "there is no rollout nobody"),
         (["retired"], "only its fence is left"),
         (["--all", "--tokenizer", "x"], "--tokenizer is for"),
-        (["frozen", "-o", "/nowhere/x.html"], "No such file"),
+        (["frozen", "-o", "/nowhere/x.html"], "/nowhere/x.html cannot be written: No such file"),
+        (["frozen", "-o", "/proc"], "/proc cannot be written: Is a directory"),
+        (["frozen", "-o", "{root}/masked.tokens.jsonl"], "give -o a path outside"),
+        (["--all", "-o", "{root}/../store/x.html"], "give -o a path outside"),
+        (["frozen", "--tokenizer", "missing/tokenizer.json"], "does not exist"),
         (["frozen", "--tokenizer", __file__], "is no tokenizer.json"),
     ],
 )
@@ -63,7 +82,7 @@ def test_what_cannot_be_shown(run: Runner, mixed_store: Path, options: list[str]
     if "--tokenizer" in options:
         pytest.importorskip("tokenizers")
 
-    result = run("view", *options, "--root", mixed_store)
+    result = run("view", *(option.format(root=mixed_store) for option in options), "--root", mixed_store)
 
     assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
     assert said in result.err

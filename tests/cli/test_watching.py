@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.server
 import json
 import math
+import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -172,6 +174,32 @@ def test_top_without_metrics(run: Runner, tmp_path: Path, url: str, said: str) -
 
     assert (result.status, result.err.count("\n")) == (1, 1)
     assert said in result.err
+
+
+def test_top_without_a_pause_is_wrong_usage(run: Runner, tmp_path: Path) -> None:
+    """An interval of nothing is refused: `top` would look without end."""
+    result = run("top", "--interval", "0s", "--root", tmp_path)
+
+    assert result.status == 2
+    assert "from 0.01s on" in result.err
+
+
+def test_top_where_something_else_answers(run: Runner, tmp_path: Path) -> None:
+    """A port that speaks no HTTP is an error of one line."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"220 mail.example\r\n")
+
+        answered = pool.submit(answer)
+        result = run("top", "--metrics", f"http://127.0.0.1:{server.getsockname()[1]}/", "--root", tmp_path)
+        answered.result()
+
+    assert (result.status, result.err.count("\n")) == (1, 1)
+    assert "cannot be read: 220 mail.example" in result.err
 
 
 def test_what_was_removed_is_not_less() -> None:

@@ -266,14 +266,38 @@ async def test_a_ticket_is_waited_for_apart() -> None:
         await answer_all(transport)
         ticket, done = transport.waits.popleft()
         before = dict(asker.outcomes)
-        done(encode_outcome(Value("late")))
+        done(pack([encode_outcome(Value("late"))]))
         await anyio.wait_all_tasks_blocked()
 
     assert (ticket, others, 0 in before) == ("t0", CALLS, False)
     assert asker.outcomes[0] == "late"
 
 
-@pytest.mark.parametrize("lost", [encode_outcome(Lost()), BrokenError("gone")])
+async def test_one_ticket_is_for_all_that_takes_longer() -> None:
+    """What takes longer of one batch is asked for together, and what still takes longer then, again."""
+    transport = HeldTransport()
+    async with anyio.create_task_group() as tasks:
+        asker = Asker(transport, tasks)
+        for key in range(CALLS + 4):
+            await asker.ask(key)
+        for _ in range(CALLS):
+            transport.calls.popleft().answer()
+        transport.calls.popleft().answer(Later("t"), Value("b"), Later("t"), Later("t"))
+        await anyio.wait_all_tasks_blocked()
+        first = len(transport.waits)
+        transport.waits.popleft()[1](pack([encode_outcome(Later("t")), encode_outcome(Value("c")), LATER]))
+        await anyio.wait_all_tasks_blocked()
+        second = len(transport.waits)
+        transport.waits.popleft()[1](pack([encode_outcome(Value("a")), encode_outcome(Value("d"))]))
+
+    assert (first, second) == (1, 1)
+    assert [asker.outcomes[key] for key in range(CALLS, CALLS + 4)] == ["a", "b", "c", "d"]
+
+
+LATER = encode_outcome(Later("t"))
+
+
+@pytest.mark.parametrize("lost", [pack([encode_outcome(Lost())]), BrokenError("gone")])
 async def test_a_lost_ticket_is_asked_for_anew(lost: bytes | Exception) -> None:
     """A ticket that died with its process is the operation's second beginning."""
     transport = HeldTransport()

@@ -162,32 +162,32 @@ async def ask_to_drop(source: ClusterTokenSource, snapshot_id: str, version: int
     return await source.drop("gym", snapshot_id=snapshot_id, version=version)
 
 
-@pytest.mark.parametrize("json_option", [(), ("--json",)])
-def test_the_command_line(json_option: tuple[str, ...], run: Runner, tmp_path: Path) -> None:
+def test_the_command_line(run: Runner, tmp_path: Path) -> None:
     """`up`, `status`, `check-fs` and `down` do what they say, in tables and in JSON."""
-    checked = run("cluster", "check-fs", "--root", tmp_path, *json_option)
-    up = run("cluster", "up", "line", "--root", tmp_path, "--shards", 2, "--placement", "floating", *json_option)
-    shown = run("cluster", "status", "line", *json_option)
-    refused = run("cluster", "up", "line", "--root", tmp_path, "--shards", 3, "--placement", "floating")
-    unasked = run("cluster", "down", "line", *json_option)
-    gone = run("cluster", "down", "line", "--yes", *json_option)
-    nobody = run("cluster", "status", "line", *json_option)
+    checked = run("cluster", "check-fs", HEAD, SECOND, "--root", tmp_path)
+    checked_as_json = run("cluster", "check-fs", SECOND, "--root", tmp_path, "--json")
+    words = ("cluster", "up", "line", "--root", tmp_path, "--placement", "floating")
+    up, again = run(*words, "--shards", 2), run(*words, "--shards", 2, "--json")
+    shown, shown_as_json = run("cluster", "status", "line"), run("cluster", "status", "line", "--json")
+    refused, unasked = run(*words, "--shards", 3), run("cluster", "down", "line")
+    gone = run("cluster", "down", "line", "--yes")
+    nobody = run("cluster", "status", "line", "--json")
 
-    assert [result.status for result in (checked, up, shown, gone)] == [0, 0, 0, 0]
-    assert [(result.status, result.err.count("\n")) for result in (refused, unasked, nobody)] == [(1, 1)] * 3
+    done = (checked, checked_as_json, up, again, shown, shown_as_json, gone)
+    assert [result.status for result in done] == [0] * 7
+    assert [(result.status, result.out, result.err.count("\n")) for result in (refused, unasked, nobody)] == [
+        (1, "", 1)
+    ] * 3
     assert "shards is 2, expected 3" in refused.err
     assert "tokenstore cluster up" in nobody.err
-    if json_option:
-        assert len(json.loads(checked.out)) == 6
-        assert [shard["index"] for shard in json.loads(up.out)["shards"]] == [0, 1]
-        assert [shard["holder"]["epoch"] for shard in json.loads(shown.out)["shards"]] == [1, 1]
-        assert json.loads(gone.out) == {"name": "line", "shards": 2}
-    else:
-        assert "can carry floating shards" in checked.out
-        assert "line: 2 shards are up" in up.out
-        assert "line: 2 of 2 shards are up, floating" in shown.out
-        assert "1, pid " in shown.out
-        assert gone.out == "line is down: 2 shards ended, every file stays\n"
+    assert "can carry floating shards" in checked.out
+    assert [proof["problem"] for proof in json.loads(checked_as_json.out)] == [""] * 3
+    assert "line: 2 shards are up" in up.out
+    assert [shard["index"] for shard in json.loads(again.out)["shards"]] == [0, 1]
+    assert "line: 2 of 2 shards are up, floating" in shown.out
+    assert "1, pid " in shown.out
+    assert [shard["holder"]["epoch"] for shard in json.loads(shown_as_json.out)["shards"]] == [1, 1]
+    assert gone.out == "line is down: 2 shards ended, every file stays\n"
 
 
 @pytest.mark.anyio

@@ -120,6 +120,29 @@ def test_random_kills_lose_nothing_acked(tmp_path: Path) -> None:
 
 
 @pytest.mark.kernel
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_kills_with_many_syncs_in_flight_lose_nothing_acked(backend: str, tmp_path: Path) -> None:
+    """Killed while the kernel makes the syncs of many rollouts, a writer leaves all that it had acknowledged, whole."""
+    chance = random.Random(3)  # noqa: S311 - replayable, not secret
+    acked: set[tuple[str, ...]] = set()
+    for life in range(8):
+        with start("put_to_all", backend, tmp_path, f"l{life}n", 64) as child:
+            said = [child.line() for _ in range(chance.randrange(100, 600))]
+            child.process.send_signal(signal.SIGKILL)
+            said += child.last_words()[1]
+        acked |= {tuple(line.split()[1:]) for line in said if line.startswith("acked")}
+
+    with opened(tmp_path) as store:
+        snapshots = {rollout_id: store.freeze_now(rollout_id) for rollout_id in sorted({name for name, _ in acked})}
+    there = {(name, each.model_call_id) for name, snapshot in snapshots.items() for each in snapshot.entries}
+    print(f"{len(acked)} acked, {len(there)} there")  # noqa: T201
+    assert acked - there == set()
+    assert [name for name, snapshot in snapshots.items() if snapshot.incomplete] == []
+    assert len(acked) > 800
+
+
+@pytest.mark.kernel
 @pytest.mark.timeout(300)
 def test_forty_random_kills_lose_nothing_acked(tmp_path: Path) -> None:
     """The same forty times."""

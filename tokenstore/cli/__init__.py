@@ -33,7 +33,7 @@ from tokenstore.cli import (
     verify,
     view,
 )
-from tokenstore.cli.common import explain
+from tokenstore.cli.common import explain, settle_streams
 from tokenstore.cli.output import Output
 
 _STATUSES = """\
@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has said what there is to say
         return stop.code if isinstance(stop.code, int) else 1
     try:
+        settle_streams()
         output = Output(json=arguments.json)
         status: int = arguments.run(arguments, output)
         output.flush()

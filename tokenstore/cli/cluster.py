@@ -166,14 +166,15 @@ def _status(arguments: argparse.Namespace, output: Output) -> int:
         output.document(to_plain(found))
     else:
         title = f"{arguments.name}: {up} of {len(found.shards)} shards are up, {found.config.placement}"
-        output.table(title, STATUS_COLUMNS, [_row(shard) for shard in found.shards])
+        output.table(title, STATUS_COLUMNS, [row_of(shard) for shard in found.shards])
         for shard in found.shards:
             if shard.problem:
                 output.note(f"shard {shard.index}: {shard.problem}")
     return EXIT_OK if up == len(found.shards) else EXIT_FAILED
 
 
-def _row(shard: ShardStatus) -> list[str]:
+def row_of(shard: ShardStatus) -> list[str]:
+    """Give a shard's cells of the table."""
     counted = shard.statistics
     claim = "-" if shard.holder is None else f"{shard.holder.epoch}, pid {shard.holder.pid}"
     since = shard.unavailable_since

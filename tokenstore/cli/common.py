@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -73,8 +74,9 @@ def _rollouts_in(prefix: str, parsed_args: argparse.Namespace, **_: object) -> l
     root = getattr(parsed_args, "root", None)
     if not root:
         return []
-    with suppress(OSError):
-        return sorted({path.name.rpartition(".tokens.")[0] for path in Path(root).glob(f"{prefix}*.tokens.*")})
+    with suppress(OSError, RuntimeError):  # not there, or ~ of nobody: the shell has not replaced it yet
+        names = (path.name.rpartition(".tokens.")[0] for path in Path(root).expanduser().iterdir())
+        return sorted({name for name in names if name and name.startswith(prefix)})
     return []
 
 
@@ -102,11 +104,25 @@ def run_async(function: Callable[[*Arguments], Awaitable[Result]], *arguments: *
     return anyio.run(function, *arguments, backend=backend)
 
 
+def settle_streams() -> None:
+    """Stand in for what the caller closed: nothing is read from there and complaints go nowhere.
+
+    Raises:
+        CommandError: It is stdout, and there is nowhere to put a result.
+    """
+    sys.stdin = sys.stdin or TextIOWrapper(BytesIO())
+    sys.stderr = sys.stderr or TextIOWrapper(BytesIO())
+    if sys.stdout is None:  # as the interpreter leaves it, whatever the type says
+        raise CommandError("stdout is closed")
+
+
 def explain(error: BaseException) -> int:
     """Tell the user about an error and return the exit status. Another than those expected is a bug, told as such."""
     cause = _first_cause(error)
     if isinstance(cause, KeyboardInterrupt):
-        return _complain("interrupted; what was acknowledged is safe", EXIT_INTERRUPTED)
+        _complain("interrupted; what was acknowledged is safe", EXIT_INTERRUPTED)
+        _settle_stdout()
+        return EXIT_INTERRUPTED
     _settle_stdout()
     if isinstance(cause, BrokenPipeError):
         return EXIT_PIPE_CLOSED
@@ -142,6 +158,8 @@ def _complain(message: str, status: int) -> int:
 
 def _settle_stdout() -> None:
     """Give up a stdout that cannot be written, so that the interpreter does not try again when it ends."""
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.flush()
     except OSError:

@@ -92,7 +92,7 @@ async def _report(root: str, rollout_id: str) -> dict[str, Any]:
         except TokenCaptureRetiredError:
             return {"rollout_id": rollout_id, "state": "retired"}
     if not (snapshot.frozen or snapshot.version or snapshot.open_calls or snapshot.incomplete_reasons):
-        raise CommandError(f"there is no rollout {rollout_id} in {root}")
+        raise CommandError(f"there is no rollout {rollout_id} in {printable(root)}")
     return _describe(snapshot)
 
 
@@ -164,7 +164,7 @@ def _show(report: dict[str, Any], output: Output) -> None:
     for call_id in report["open_calls"]:
         output.text(f"open call: {printable(call_id)}")
     for refusal in report["refusals"]:
-        output.text(f"refused call: {refusal['model_call_id']} ({printable(refusal['code'] or 'no code')})")
+        output.text(f"refused call: {printable(refusal['model_call_id'])} ({printable(refusal['code'] or 'no code')})")
 
 
 def _headline(report: dict[str, Any]) -> str:
@@ -183,7 +183,7 @@ def _row(number: int, call: dict[str, Any], places: dict[str, int]) -> tuple[str
         against += f"; extends {places[call['extends']]}"
     return (
         str(number),
-        call["model_call_id"],
+        printable(call["model_call_id"]),
         f"{call['prompt_tokens']:,}",
         f"{call['generation_tokens']:,}",
         against,

@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import anyio
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _BUSIEST = (Column("rollout"), Column("new calls", right=True))
+LEAST_SECONDS = 0.01
+"""Shortest interval: without a pause `top` would keep the disk from those it watches."""
 SCRAPE_SECONDS = 5.0
 """Patience with a process that publishes metrics."""
 
@@ -41,7 +43,9 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "until Ctrl-C. On a terminal the picture is renewed, otherwise there is a line for each interval."
     )
     parser = commands.add_parser("top", help="watch a directory", description=about)
-    parser.add_argument("--interval", metavar="TIME", type=seconds, default=2.0, help="between two looks (default: 2s)")
+    parser.add_argument(
+        "--interval", metavar="TIME", type=_interval, default=2.0, help="between two looks (default: 2s)"
+    )
     parser.add_argument("--count", metavar="N", type=_count, help="end after so many intervals")
     parser.add_argument("--metrics", metavar="URL", help="where a store's process publishes for Prometheus")
     add_root(parser)
@@ -82,8 +86,9 @@ async def _scrape(url: str | None) -> Samples:
         return {}
     try:
         return parse_metrics(await to_thread.run_sync(_fetch, url))
-    except (URLError, TimeoutError) as error:
-        raise CommandError(f"{printable(url)} cannot be read: {getattr(error, 'reason', error)}") from error
+    except (OSError, HTTPException) as error:
+        why = getattr(error, "reason", error) or type(error).__name__
+        raise CommandError(f"{printable(url)} cannot be read: {printable(str(why))}") from error
     except ValueError as error:
         raise CommandError(f"{printable(url)} gives no metrics in Prometheus' text format") from error
 
@@ -151,6 +156,12 @@ def _line(document: dict[str, Any]) -> str:
         f"{store['fsyncs_per_second']:,.1f} fsyncs/s, {store['queued']:,.0f} queued, "
         f"{human_bytes(store['bytes_in_flight'])} in flight, {store['actors']:,.0f} actors"
     )
+
+
+def _interval(text: str) -> float:
+    if (interval := seconds(text)) < LEAST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is too short; from {LEAST_SECONDS:g}s on")
+    return interval
 
 
 def _count(text: str) -> int:

@@ -69,11 +69,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if output.json and arguments.out == "-":
         raise CommandError("--json and -o - both want stdout")
     root = str(existing_root(arguments.root))
-    if arguments.all:
-        target, made = arguments.out or OVERVIEW_FILE, run_async(_overview, root, output, backend=arguments.backend)
+    rollout_id = None if arguments.all else validate_rollout_id(arguments.rollout)
+    target = arguments.out or (f"{rollout_id}.html" if rollout_id else OVERVIEW_FILE)
+    _see_outside(root, target)
+    if rollout_id is None:
+        made = run_async(_overview, root, output, backend=arguments.backend)
     else:
-        rollout_id = validate_rollout_id(arguments.rollout)
-        target = arguments.out or f"{rollout_id}.html"
         made = run_async(_rollout, root, rollout_id, arguments.tokenizer, backend=arguments.backend)
     _deliver(made.encode("utf-8", "backslashreplace"), target, output)
     return EXIT_OK
@@ -117,13 +118,36 @@ async def _add(
     advance(1)
 
 
+def _see_outside(root: str, target: str) -> None:
+    """See that the page is not put among the store's files, one of which it could replace."""
+    if target != "-" and Path(target).parent.resolve() == Path(root).resolve():
+        raise CommandError(f"{printable(target)} would be in the store's directory; give -o a path outside it")
+
+
 def _deliver(made: bytes, target: str, output: Output) -> None:
-    """Write the page to stdout, or to a file that appears whole."""
+    """Write the page to stdout, or to a file."""
     if target == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(made)
         return
     path = Path(target)
+    try:
+        _write(made, path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # which may name the temporary file
+        raise CommandError(f"{printable(target)} cannot be written: {error.strerror}") from error
+    if output.json:
+        output.document({"path": printable(str(path)), "bytes": len(made)})
+    else:
+        output.text(f"{printable(str(path))}, {human_bytes(len(made))}")
+
+
+def _write(made: bytes, path: Path) -> None:
+    """Make a file that appears whole; what is there and is no file, as a pipe or a device, is written to."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(made)
+        return
     with NamedTemporaryFile(dir=path.parent, prefix=".tokenstore-view-", delete=False) as file:
         temporary = Path(file.name)
         try:
@@ -133,7 +157,3 @@ def _deliver(made: bytes, target: str, output: Output) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    if output.json:
-        output.document({"path": printable(str(path)), "bytes": len(made)})
-    else:
-        output.text(f"{printable(str(path))}, {human_bytes(len(made))}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -18,9 +17,8 @@ from anyio import to_thread
 from tokenstore.cluster import on_ray
 from tokenstore.cluster.config import ClusterPlan, ShardPlan
 from tokenstore.cluster.hosted import Hosted
-from tokenstore.cluster.shard import Shard
 from tokenstore.cluster.values import ClusterStatus, ShardStatus
-from tokenstore.cluster.wire import Failure, Outcome, Value, encode_outcome, pack, unpack
+from tokenstore.cluster.wire import Failure, Lost, Value, encode_outcome, pack, unpack
 
 LOOK_SECONDS = 2.0
 """Between two looks at the shards, and how long each may take to answer."""
@@ -66,12 +64,18 @@ class ShardActor:
         return await self.call(*pieces)
 
     async def wait(self, ticket: str) -> bytes:
-        """Wait for the outcome of what took longer."""
-        return await self._one(lambda shard: shard.wait(ticket))
+        """Wait for the outcomes of what took longer."""
+        try:
+            return await self._hosted.ask(lambda shard: shard.wait(ticket))
+        except Exception:  # noqa: BLE001 - the tickets of a shard that was closed are lost
+            return pack([encode_outcome(Lost())])
 
     async def more(self, ticket: str, number: int) -> bytes:
         """Give a further part of a long answer."""
-        return await self._one(lambda shard: shard.more(ticket, number))
+        try:
+            return await self._hosted.ask(lambda shard: shard.more(ticket, number))
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            return encode_outcome(Failure(error))
 
     async def status(self) -> ShardStatus:
         """Tell how the shard is."""
@@ -80,14 +84,6 @@ class ShardActor:
     async def close(self) -> None:
         """Finish what was accepted."""
         await self._hosted.close()
-
-    async def _one(self, function: Callable[[Shard], Awaitable[bytes]]) -> bytes:
-        outcome: Outcome
-        try:
-            return await self._hosted.ask(function)
-        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
-            outcome = Failure(error)
-        return encode_outcome(outcome)
 
 
 class ManifestActor:

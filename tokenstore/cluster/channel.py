@@ -166,24 +166,25 @@ class Lane:
             self._broken(batch, answer)
             return
         outcomes = [decode_outcome(blob) for blob in unpack(answer)]
-        finished = []
+        if outcomes == [Lost()]:
+            self._broken(batch, BrokenError("the shard restarted"))
+            return
+        finished, later = [], []
         for letter, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Later):
-                self._transport.wait(outcome.ticket, partial(self._late, letter))
+                ticket = outcome.ticket
+                later.append(letter)
             else:
                 letter.outcome = outcome
                 finished.append(letter)
         self._finish(finished)
+        if later:
+            self._transport.wait(ticket, partial(self._late, later))
 
-    def _late(self, letter: Letter, answer: bytes | BaseException) -> None:
-        """Take what came under a ticket; one that is lost is the operation's own end or its second beginning."""
-        outcome = Lost() if isinstance(answer, BaseException) else decode_outcome(answer)
-        if isinstance(outcome, Lost):
-            self._broken([letter], BrokenError("the shard restarted"))
-            self.pump()
-        else:
-            letter.outcome = outcome
-            self._finish([letter])
+    def _late(self, batch: list[Letter], answer: bytes | BaseException) -> None:
+        """Take what came under a ticket; one that is lost is the end of an operation, or its second beginning."""
+        self._deliver(batch, answer)
+        self.pump()
 
     def _broken(self, batch: list[Letter], error: BaseException) -> None:
         """Send again what may be sent again, and fail the rest."""

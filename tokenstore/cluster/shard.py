@@ -2,8 +2,8 @@
 
 1. Operations of a batch run side by side, each through the store's own actors; one that fails is answered alone.
 2. A batch is answered when all of it is done, or after `PATIENCE`: what is still going on (a lock that another process
-   holds, a large rollout) is answered with a ticket, under which its outcome is asked for. So the trouble of one
-   rollout delays nobody else.
+   holds, a large rollout) is answered with a ticket, one for all of it, under which outcomes are asked for. So the
+   trouble of one rollout delays nobody else for long.
 3. Nothing is begun and nothing is acknowledged unless the fence still holds. A process that was superseded ends.
 4. Whatever was begun is gone on with when its caller has gone.
 """
@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -48,8 +48,8 @@ from tokenstore.store import TokenCaptureStore
 
 logger = logging.getLogger("tokenstore")
 
-PATIENCE = 0.1
-"""Seconds that a batch waits for its slowest operation: several commits, far less than a lock that is held."""
+PATIENCE = 0.25
+"""Seconds that a batch waits for its slowest operation: many commits, far less than a lock that is held."""
 WATCH_SECONDS = 0.5
 """Between two looks at the claim by a shard that nobody calls."""
 KEEP_SECONDS = 300.0
@@ -71,11 +71,47 @@ class _Work:
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
         self.done = anyio.Event()
-        self.since = time.monotonic()
 
     def finish(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.done.set()
+
+
+class _Batch:
+    """Operations that are answered together, as far as they are done."""
+
+    def __init__(self, works: Sequence[_Work]) -> None:
+        self.works = works
+        self.ticket = secrets.token_hex(16)
+        self.since = time.monotonic()
+
+    @property
+    def is_done(self) -> bool:
+        return all(work.outcome is not None for work in self.works)
+
+    async def first(self) -> None:
+        """Wait until one of them is done."""
+        async with anyio.create_task_group() as tasks:
+
+            async def watch(work: _Work) -> None:
+                await work.done.wait()
+                tasks.cancel_scope.cancel()
+
+            for work in self.works:
+                tasks.start_soon(watch, work)
+
+    async def rest(self) -> None:
+        """Wait until all of them are done, or patience has ended."""
+        with anyio.move_on_after(PATIENCE):
+            for work in self.works:
+                await work.done.wait()
+
+    def answer(self) -> bytes:
+        """Give the outcomes, a ticket for each that there is none of yet; those are what is left."""
+        later = Later(self.ticket)
+        encoded = pack([encode_outcome(work.outcome or later) for work in self.works])
+        self.works = [work for work in self.works if work.outcome is None]
+        return encoded
 
 
 class Shard:
@@ -103,7 +139,7 @@ class Shard:
         self._tasks = tasks
         self._end = end
         self._outbox = Outbox()
-        self._later: dict[str, _Work] = {}
+        self._later: dict[str, _Batch] = {}
         self._batches = self._operations = 0
 
     async def call(self, *pieces: bytes) -> bytes:
@@ -117,24 +153,35 @@ class Shard:
         """
         blobs = unpack(b"".join(pieces))
         await self._require_fence()
-        works = [self._begin(blob) for blob in blobs]
-        with anyio.move_on_after(PATIENCE):
-            for work in works:
-                await work.done.wait()
+        batch = _Batch([self._begin(blob) for blob in blobs])
+        await batch.rest()
         await self._require_fence()
         self._batches += 1
-        self._operations += len(works)
-        return pack([encode_outcome(self._outcome_of(work)) for work in works])
+        self._operations += len(batch.works)
+        return self._answer(batch)
 
     async def wait(self, ticket: str) -> bytes:
-        """Wait for the outcome of an operation that took longer, and give it encoded."""
-        work = self._later.get(ticket)
-        if work is None:
-            return encode_outcome(Lost())
-        await work.done.wait()
+        """Wait for what took longer.
+
+        Returns:
+            An encoded batch of the outcomes of all that had this ticket, in the same order; of one that is lost if
+            there is no such ticket.
+        """
+        batch = self._later.get(ticket)
+        if batch is None:
+            return pack([encode_outcome(Lost())])
+        await batch.first()
+        await batch.rest()
         await self._require_fence()
-        self._later.pop(ticket, None)
-        return encode_outcome(work.outcome or Lost())
+        return self._answer(batch)
+
+    def _answer(self, batch: _Batch) -> bytes:
+        answer = batch.answer()
+        if batch.works:
+            self._later[batch.ticket] = batch
+        else:
+            self._later.pop(batch.ticket, None)
+        return answer
 
     async def more(self, ticket: str, number: int) -> bytes:
         """Give a further part of a long answer, encoded."""
@@ -167,8 +214,8 @@ class Shard:
             await self._require_fence()
             before = time.monotonic() - KEEP_SECONDS
             self._outbox.forget(before)
-            for ticket, work in list(self._later.items()):
-                if work.since < before and work.done.is_set():
+            for ticket, batch in list(self._later.items()):
+                if batch.since < before and batch.is_done:
                     del self._later[ticket]
 
     def _begin(self, blob: bytes) -> _Work:
@@ -189,13 +236,6 @@ class Shard:
         finally:
             if not work.done.is_set():
                 work.finish(Failure(StoreClosedError("the shard was closed; the outcome of this call is unknown")))
-
-    def _outcome_of(self, work: _Work) -> Outcome:
-        if work.outcome is not None:
-            return work.outcome
-        ticket = secrets.token_hex(16)
-        self._later[ticket] = work
-        return Later(ticket)
 
     async def _require_fence(self) -> None:
         """End this process if another has claimed the shard."""

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from tokenstore.errors import TokenStoreError
 
+_REMEDY = "give the path of a tokenizer.json, or leave --tokenizer out to see the ids"
+
 
 class TokenizerError(TokenStoreError, ValueError):
     """A tokenizer cannot be had. Give the path of a `tokenizer.json`, or do without: the ids are shown then."""
@@ -54,12 +56,18 @@ def load_vocabulary(source: str) -> Vocabulary:
         raise TokenizerError("tokenizers is not installed; \"pip install 'tokenstore[view]'\" adds it") from None
     path = Path(source)
     path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.exists() and _is_path(source):
+        raise TokenizerError(f"{source} does not exist; {_REMEDY}")
     try:
         return _Tokenizer(Tokenizer.from_file(str(path)) if path.exists() else Tokenizer.from_pretrained(source))
     except Exception as error:  # what the package raises is a bare Exception
         where = "is no tokenizer.json" if path.exists() else "is no file here and cannot be fetched from the hub"
-        remedy = "give the path of a tokenizer.json, or leave --tokenizer out to see the ids"
-        raise TokenizerError(f"{source} {where} ({_brief(error)}); {remedy}") from error
+        raise TokenizerError(f"{source} {where} ({_brief(error)}); {_REMEDY}") from error
+
+
+def _is_path(source: str) -> bool:
+    """Tell a slip in a path from a name, for which the hub would be asked again and again for half a minute."""
+    return source.endswith((".json", "/")) or source.startswith((".", "/", "~")) or source.count("/") > 1
 
 
 def _brief(error: Exception) -> str:
