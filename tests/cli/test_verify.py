@@ -154,7 +154,7 @@ def test_wrong_usage_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["verify", "repair"])
+@pytest.mark.parametrize("command", ["verify", pytest.param("repair", marks=pytest.mark.kernel)])
 def test_a_terminal_shows_a_bar_and_a_table(tmp_path: Path, command: str) -> None:
     """On a terminal a progress bar runs, and the rows stand in a framed table."""
     fill(tmp_path)

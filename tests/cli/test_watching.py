@@ -176,6 +176,19 @@ def test_top_without_metrics(run: Runner, tmp_path: Path, url: str, said: str) -
     assert said in result.err
 
 
+def test_top_ends_with_its_directory(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the directory is removed, `top` says so and ends, instead of showing an empty one for ever."""
+    root = tmp_path / "store"
+    root.mkdir()
+    terminal = Terminal()
+    terminal.flush = lambda: root.rmdir() if root.exists() else None  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", terminal)
+
+    result = run("top", "--interval", "0.01s", "--root", root)
+
+    assert (result.status, result.err) == (1, f"tokenstore: the root {root} does not exist\n")
+
+
 def test_top_without_a_pause_is_wrong_usage(run: Runner, tmp_path: Path) -> None:
     """An interval of nothing is refused: `top` would look without end."""
     result = run("top", "--interval", "0s", "--root", tmp_path)

@@ -82,6 +82,8 @@ async def test_a_shard_that_is_away_does_not_stop_a_removal(tmp_path: Path) -> N
             await store.put(entry(rollout_id=rollout_id))
         with pytest.raises(RemovalError) as caught:
             await store.retire(IDS)
+        with pytest.raises(ShardUnavailableError, match="runs, shard 0"):
+            await store.statistics()
 
     assert caught.value.payload == {"removed": mine, "absent": []}
     assert caught.value.causes.keys() == {rollout_id for rollout_id in IDS if rollout_id not in mine}

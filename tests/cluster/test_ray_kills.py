@@ -113,24 +113,23 @@ def test_a_killed_node_of_a_pinned_shard(nodes: Nodes, tmp_path: Path) -> None:
     down(config.name)
 
 
-def test_a_killed_node_of_a_floating_shard(nodes: Nodes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_node_of_a_floating_shard(number: int, nodes: Nodes, tmp_path: Path) -> None:
     """A floating shard starts on another node, with the next claim, and goes on from the shared files."""
-    config = ClusterConfig(name="floating", root=tmp_path, shards=3, placement="floating")
+    config = ClusterConfig(name=f"floating-{number}", root=tmp_path, shards=3, placement="floating")
     deploy(config)
-    away = []
     with writing(nodes.address, config.name, tmp_path, "w") as writers:
-        for _ in range(KILLS):
-            shard = next(one for one in shards(config.name) if one.node in (SECOND, THIRD))
-            began = time.monotonic()
-            nodes.kill(shard.node)
-            away.append(back(config.name, shard.index, shard.pid, began))
-            again = status(config.name).shards[shard.index]
-            assert again.holder is not None
-            assert shard.holder is not None
-            assert again.holder.epoch > shard.holder.epoch
-            writers.more(40)
-            nodes.add(shard.node)
+        shard = next(one for one in shards(config.name) if one.node in (SECOND, THIRD))
+        began = time.monotonic()
+        nodes.kill(shard.node)
+        away = [back(config.name, shard.index, shard.pid, began)]
+        again = status(config.name).shards[shard.index]
+        writers.more(40)
+        nodes.add(shard.node)
 
+    assert again.holder is not None
+    assert shard.holder is not None
+    assert again.holder.epoch > shard.holder.epoch
     account(config.name, writers, "floating node", away)
     down(config.name)
 

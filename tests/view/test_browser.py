@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from tests.view.given import HOSTILE, hostile, large, shaped
+from tests.view.given import HOSTILE, hostile, large, shaped, snapshot
 from tokenstore import RolloutStatus, TokenCaptureSnapshot
 from tokenstore.view import Overview, overview_page, rollout_page
 
@@ -141,6 +142,17 @@ def test_a_masked_rollout_says_so_everywhere(chromium: Any, tmp_path: Path) -> N
         assert "all is masked: incomplete" in page.locator("#tip").inner_text()
         page.locator(".call").nth(1).click()
         assert page.locator(".row.note", has_text="loss mask 1; all is masked: incomplete").count() > 0
+
+
+def test_an_id_turns_no_other_text_around(chromium: Any, tmp_path: Path) -> None:
+    """Letters in a call's id that turn the direction of writing do so up to its end, and not what the page says."""
+    entry = attrs.evolve(shaped("append_only").entries[0], model_call_id="a\u202eb")
+    place = """(at) => {
+      const range = document.createRange(), text = document.querySelector(".row.head .more").firstChild;
+      range.setStart(text, at); range.setEnd(text, at + 1); return range.getBoundingClientRect().left; }"""
+
+    with opened(chromium, rollout_page(snapshot([entry])), tmp_path) as page:
+        assert page.evaluate(place, 1) < page.evaluate(place, 10)
 
 
 def test_calls_fold(chromium: Any, tmp_path: Path) -> None:

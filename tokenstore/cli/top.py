@@ -70,6 +70,7 @@ async def _watch(arguments: argparse.Namespace, paint: Callable[[dict[str, Any]]
         shown = 0
         while arguments.count is None or shown < arguments.count:
             await anyio.sleep(arguments.interval)
+            await to_thread.run_sync(existing_root, arguments.root)  # removed meanwhile it would look empty for ever
             now = await _look(store)
             fresh = await _scrape(arguments.metrics)
             changed = change(before, now)

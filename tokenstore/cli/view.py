@@ -53,7 +53,10 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="a tokenizer.json, or a name on the Hugging Face hub; without it the ids are shown",
     )
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help=f"the page, - for stdout (default: ROLLOUT.html, or {OVERVIEW_FILE})"
+        "-o",
+        "--out",
+        metavar="FILE",
+        help=f"the page, outside DIR; - for stdout (default: ROLLOUT.html, {OVERVIEW_FILE})",
     )
     add_root(parser)
     add_output(parser)

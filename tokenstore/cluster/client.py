@@ -23,7 +23,7 @@ from tokenstore.cluster.placement import placing
 from tokenstore.cluster.remote import RemoteShard
 from tokenstore.cluster.totals import added_up
 from tokenstore.codec import check_text
-from tokenstore.errors import RemovalError, ShardUnavailableError, StoreClosedError
+from tokenstore.errors import RemovalError, StoreClosedError, TokenStoreError
 from tokenstore.ids import validate_model_call_id, validate_rollout_ids
 from tokenstore.records import (
     RolloutRemovalPayload,
@@ -176,15 +176,21 @@ class ClusterStore:
 
     async def statistics(self) -> StoreStatistics:
         """What the shards have done since they started, added up; unlike the store's own this has to be awaited."""
-        shards = await self._all()
         found: list[StoreStatistics] = []
+        failed: list[Exception] = []
 
         async def ask(shard: ShardClient) -> None:
-            found.append(shard.statistics() if isinstance(shard, TokenCaptureStore) else await shard.statistics())
+            try:
+                found.append(shard.statistics() if isinstance(shard, TokenCaptureStore) else await shard.statistics())
+            except Exception as error:  # noqa: BLE001 - it is raised below, and not in a group
+                failed.append(error)
 
+        shards = await self._all()
         async with anyio.create_task_group() as tasks:
             for shard in shards:
                 tasks.start_soon(ask, shard)
+        if failed:
+            raise failed[0]
         return added_up(found)
 
     # ------------------------------------------------------------------------------------------ opening, closing
@@ -262,7 +268,7 @@ async def _remove_part(
     except RemovalError as error:
         done = error.payload
         causes.update(error.causes)
-    except ShardUnavailableError as error:
+    except (TokenStoreError, OSError) as error:
         done = {"removed": [], "absent": []}
         causes.update(dict.fromkeys(part, error))
     payload["removed"] += done["removed"]

@@ -192,7 +192,7 @@ function rowElement(at) {
     const facts = [` ${count(row.call.length)} prompt + ${count(row.call.generation.length)} generated`];
     facts.push(...row.call.notes);
     if (row.call.extends !== null) facts.push("extends " + calls[row.call.extends].id);
-    made.append((row.call.folded ? "▸ " : "▾ ") + row.call.id, element("span", "more", facts.join(", ")));
+    made.append(row.call.folded ? "▸ " : "▾ ", element("span", "id", row.call.id), element("span", "more", facts.join(", ")));
   } else if (row.kind === "tokens") {
     for (let token = row.from; token < row.to; token++) made.append(tokenElement(row, token));
   } else made.append(row.text);
