@@ -123,7 +123,7 @@ class TestStore:
             after = len(descriptors())
             await (store.__aexit__(None, None, None) if entered else store.close())
 
-        assert after == before
+        assert after <= before  # fewer where actors have become idle meanwhile
 
     async def test_cancelled_in_a_slice(self) -> None:
         """A reading that is cancelled while a slice is read cannot go on; a new one gives all."""
