@@ -65,7 +65,8 @@ def test_the_commands_are_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (block,) = re.findall(r"^```sh\n(.*?)^```$", section("At a glance"), re.MULTILINE | re.DOTALL)
     lines = [shlex.split(line, comments=True) for line in block.splitlines() if line.startswith("tokenstore")]
     inline = re.findall(r"`tokenstore (ls [^|`]*?) \|", section("Retention"))
-    TokenCaptureStore(tmp_path).freeze_now("ROLLOUT")
+    root = tmp_path / "captures"
+    TokenCaptureStore(root).freeze_now("ROLLOUT")
 
     commands = [words[1:] for words in lines] + [line.split() for line in inline]
     statuses = []
@@ -74,7 +75,7 @@ def test_the_commands_are_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str
             str(tmp_path / word) if word.endswith(".html") else word for word in command if "tokenizer" not in word
         ]
         more = ["--count", "1", "--interval", "0.01s"] if command[0] == "top" else []
-        statuses.append(main([*words, *more, "--root", str(tmp_path)]))
+        statuses.append(main([*words, *more, "--root", str(root)]))
 
     assert len(commands) == 9
     assert statuses == [0] * 9
