@@ -12,6 +12,7 @@ from tokenstore.testing import check_token_store
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
 async def test_a_cluster_keeps_every_promise(memory_path: Path) -> None:
     """Three shards behind channels are one store, whichever of its clients does what."""
     async with cluster(memory_path / "root") as there:

@@ -34,6 +34,7 @@ def test_the_hash_never_changes(rollout_id: str, shards: tuple[int, int]) -> Non
     assert (shard_of(rollout_id, 16), shard_of(rollout_id, 7)) == shards
 
 
+@pytest.mark.kernel
 def test_a_million_rollouts_spread_evenly() -> None:
     """Of a million ids, as trainers make them, each of 16 shards gets its share within 2 %."""
     counts = Counter(shard_of(f"step-{number // 512:05d}-sample-{number % 512}", 16) for number in range(1_000_000))

@@ -397,6 +397,7 @@ READERS = {
 }
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("reader", READERS)
 def test_other_libraries_read_the_parquet(tmp_path: Path, reader: str) -> None:
     """Hugging Face `datasets`, polars and duckdb find the same rows that pyarrow finds."""
