@@ -109,8 +109,9 @@ class TestStore:
             store = TokenCaptureStore(tmp_path)
             if entered:
                 await store.__aenter__()
-            for number in range(200):
-                await store.put(entry("c0", rollout_id=f"r{number}"))
+            async with anyio.create_task_group() as tasks:
+                for number in range(200):
+                    tasks.start_soon(store.put, entry("c0", rollout_id=f"r{number}"))
             gc.collect()
             before = len(descriptors())
             for _ in range(3):

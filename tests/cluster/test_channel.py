@@ -133,6 +133,7 @@ async def test_what_waits_travels_together() -> None:
     assert asker.outcomes == {key: key for key in range(20)}
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
 async def test_batches_and_pieces_are_bounded() -> None:
     """A batch stays within 4 MiB unless it is one entry, and every piece below 96 KiB."""
     transport = HeldTransport()
