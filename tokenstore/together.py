@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from tokenstore.journal.flights import Flight, flight_for
+from tokenstore.journal.flights import Flight, LoneFlight, flight_for
 from tokenstore.journal.root import Root
 from tokenstore.journal.syncs import Wish
 from tokenstore.loop import Bell, Bells
@@ -109,8 +109,7 @@ class Together:
         flight = self._flights.pop() if self._flights else flight_for(self._root)
         if flight is None:
             self.able = False
-            self._work_alone()
-            return
+            flight = LoneFlight(self._root)
         sections: dict[Wish, _Section] = {}
         try:
             self._work_with(flight, sections)
@@ -134,21 +133,12 @@ class Together:
             with self._root.turn:
                 going = [*ready, *self._take(min(size, limit - len(sections)))]
                 wishing = self._advance(going)
-            sections.update((section.wish, section) for section in wishing if section.wish)
+            sent = {section.wish: section for section in wishing if section.wish}
+            sections.update(sent)
             # Told only now: the loop would want the interpreter back at every system call above.
             self._bells.ring(*[section.done for section in going if section.wish is None])
             wait = not self._arrived or len(sections) >= limit
-            fulfilled = flight.fulfil([section.wish for section in wishing if section.wish], wait=wait)
-            ready = [sections.pop(wish) for wish in fulfilled]
-
-    def _work_alone(self) -> None:
-        while arrived := self._take(1):
-            with self._root.turn:
-                while wishing := self._advance(arrived):
-                    for section in wishing:
-                        if section.wish:
-                            self._root.fulfil(section.wish)
-            self._bells.ring(*[section.done for section in arrived])
+            ready = [sections.pop(wish) for wish in flight.fulfil(list(sent), wait=wait)]
 
     def _take(self, count: int) -> list[_Section]:
         arrived: list[_Section] = []

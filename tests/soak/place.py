@@ -33,11 +33,11 @@ class Place:
 
     def cut(self) -> None:
         """Cut the power."""
-        raise NotImplementedError
+        raise NotImplementedError("a plain directory has no power to be cut; look at `can_cut` first")
 
     def restore(self) -> None:
         """Give it back; nobody may have a file open."""
-        raise NotImplementedError
+        raise NotImplementedError("a plain directory has no power to be cut; look at `can_cut` first")
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -21,11 +21,6 @@ class Flight(Protocol):
     """The wishes of one thread."""
 
     @property
-    def pending(self) -> int:
-        """How many are on their way."""
-        ...
-
-    @property
     def size(self) -> int:
         """How many may be on their way."""
         ...
@@ -47,8 +42,6 @@ class Flight(Protocol):
 class SharedFlight:
     """One sync of the file system for all."""
 
-    pending = 0
-    """None is on its way: `fulfil` waits for all."""
     size = sys.maxsize
     """As many as there are."""
 
@@ -59,6 +52,25 @@ class SharedFlight:
         """Make one sync for the wishes, and give all of them."""
         if wishes:
             self._root.fulfil_all(wishes)
+        return list(wishes)
+
+    def close(self) -> None:
+        """There is nothing to be given back."""
+
+
+class LoneFlight:
+    """A sync for each, made by the thread itself, one after the other."""
+
+    size = 1
+    """Nobody waits while another's is made."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def fulfil(self, wishes: Sequence[Wish], *, wait: bool) -> list[Wish]:  # noqa: ARG002 - they always wait
+        """Make the syncs, and give all of the wishes."""
+        for wish in wishes:
+            self._root.fulfil(wish)
         return list(wishes)
 
     def close(self) -> None:
