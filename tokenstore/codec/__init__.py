@@ -1,25 +1,23 @@
 """Entry to line and back: the format of the store, apart from files.
 
-`plain` is JSON and the one converter, `checks` looks at elements, `content` says when two entries mean the same, `line`
-writes and reads a line with its checksum, `prompts` shares prompts between lines. Nothing outside imports ujson or
-cattrs, and nothing above knows that a stored prompt may be a base and a rest.
+`plain` is JSON and the one converter, `checks` looks at elements, `content` says when two entries mean the same,
+`draft` writes a line with its checksum, `line` reads it, `prompts` shares prompts between lines. Nothing outside
+imports ujson or cattrs, and nothing above knows that a stored prompt may be a base and a rest.
 """
 
 from __future__ import annotations
 
 from tokenstore.codec.checks import check_text
 from tokenstore.codec.content import content_digest
+from tokenstore.codec.draft import Draft, check_entry, prepare
 from tokenstore.codec.line import (
     DamagedLineError,
-    Draft,
     LineHead,
     NewerSchemaError,
     StoredLine,
     UnacceptableLineError,
-    check_entry,
     decode_line,
     inspect_line,
-    prepare,
 )
 from tokenstore.codec.plain import decode_entry, dumps, encode_entry, loads, to_plain
 from tokenstore.codec.prompts import KnownPrompt, PromptCache, PromptReader

@@ -9,6 +9,7 @@ import math
 import operator
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from tokenstore.codec.plain import dumps
@@ -17,15 +18,17 @@ from tokenstore.records import TokenEntry
 
 SLICE = 8192
 """Numbers handled in one go: under half a millisecond in which no other thread gets the interpreter."""
+PACKED_SLICE = 8 * SLICE
+"""Ids packed in one go: that takes a tenth of what writing them as JSON does."""
 MAX_NESTING = 512
 """Levels of lists and objects in one JSON value; ujson reads 1,024."""
 _LARGEST_ID = 2**32 - 1
 
 
-def slices(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut a sequence into slices of `SLICE` elements."""
-    for start in range(0, len(values), SLICE):
-        yield values[start : start + SLICE]
+def slices(values: Sequence[Any], size: int = SLICE) -> Iterator[Sequence[Any]]:
+    """Cut a sequence into slices of so many elements."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
@@ -34,10 +37,10 @@ def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
     Raises:
         InvalidEntryError: An id is not an int in 0 .. 2**32 - 1; the message has its position.
     """
-    if len(ids) <= SLICE:
+    if len(ids) <= PACKED_SLICE:
         return _pack(ids, 0, field, call_id)
     packed = array("I")
-    for given in slices(ids):
+    for given in slices(ids, PACKED_SLICE):
         packed.extend(_pack(given, len(packed), field, call_id))
     return packed
 
@@ -52,6 +55,9 @@ def _pack(ids: Sequence[int], position: int, field: str, call_id: str) -> array[
     return packed
 
 
+_FLOAT = frozenset({float})
+
+
 def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[float]:
     """Check log probabilities and give them back as floats, ints converted.
 
@@ -61,7 +67,7 @@ def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[flo
     floats: list[float] = []
     for given in slices(values):
         part = given
-        if set(map(type, part)) - {float}:
+        if not _FLOAT.issuperset(map(type, part)):
             part = [_plain_float(value, len(floats) + at, field, call_id) for at, value in enumerate(part)]
         # A sum is finite only if all are, at the speed of C; one that is not may be of finite values all the same.
         if not math.isfinite(sum(part)) and not all(map(math.isfinite, part)):
@@ -77,28 +83,35 @@ def check_json(value: Any, field: str, call_id: str) -> None:
     Raises:
         InvalidEntryError: It holds something else, a non-finite number, a lone surrogate or more than 512 levels.
     """
-    waiting = [(value, 1)]
+    if not isinstance(value, _BRANCHES):
+        _check_scalar(value, field, call_id)
+        return
+    waiting: list[tuple[Any, int]] = [(value, 1)]
     while waiting:
         node, depth = waiting.pop()
-        if isinstance(node, dict):
-            _check_keys(node, field, call_id)
-            children: Sequence[Any] = list(node.values())
-        elif isinstance(node, list | tuple):
-            children = node
-        else:
-            _check_scalar(node, field, call_id)
-            continue
         if depth > MAX_NESTING:
             _refuse(field, f"is nested deeper than {MAX_NESTING} levels", call_id)
+        if isinstance(node, dict):
+            _check_keys(node, field, call_id)
+            node = node.values()
         # Long arrays of plain numbers, such as routed experts, are told by their types at the speed of C.
-        if set(map(type, children)) - _HARMLESS:
-            waiting.extend([(child, depth + 1) for child in children])
+        if _HARMLESS.issuperset(map(type, node)):
+            continue
+        for child in node:
+            if isinstance(child, _BRANCHES):
+                waiting.append((child, depth + 1))
+            else:
+                _check_scalar(child, field, call_id)
 
 
+_BRANCHES = (dict, list, tuple)
 _HARMLESS = frozenset({int, bool, type(None)})
 
 
 def _check_keys(node: dict[Any, Any], field: str, call_id: str) -> None:
+    with suppress(TypeError):
+        if "".join(node).isascii():  # all of them at the speed of C; if not, the loop finds which and why
+            return
     for key in node:
         if not isinstance(key, str):
             _refuse(field, f"holds an object key of type {type(key).__name__}, keys are strings", call_id)

@@ -1,4 +1,4 @@
-"""One entry as one line: the canonical form, its checksum, and the strict reading of anybody's lines.
+"""One entry as one line: the canonical form, its checksum, and the strict reading of anybody's lines (`draft` writes).
 
 A line is UTF-8 JSON, no spaces, keys sorted. With shared prompts, its last member is `"crc32":<uint32>` over the bytes
 before that member's comma, and the prompt may stand as `prompt_base` and `prompt_rest`. A reader knows three kinds of
@@ -9,22 +9,20 @@ rollout), and of a newer schema.
 from __future__ import annotations
 
 import re
-import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
 
-from tokenstore.codec.checks import SLICE, check_json_fields, encode_members, finite_floats, slices, token_array
-from tokenstore.codec.content import content_digest, little_endian
-from tokenstore.codec.plain import decode_entry, dumps, encode_entry, loads, loads_vouched
-from tokenstore.codec.prompts import KnownPrompt, PromptBase
+from tokenstore.codec.checks import SLICE, check_json_fields, finite_floats, token_array
+from tokenstore.codec.content import little_endian
+from tokenstore.codec.plain import decode_entry, loads, loads_vouched
+from tokenstore.codec.prompts import PromptBase
 from tokenstore.errors import InvalidEntryError, InvalidRolloutIdError
 from tokenstore.ids import recordable_call_id
-from tokenstore.records import ENTRY_FIELDS, SCHEMA_VERSION, TokenEntry
+from tokenstore.records import SCHEMA_VERSION, TokenEntry
 
 T = TypeVar("T")
 
@@ -32,10 +30,6 @@ _LAST_MEMBER = re.compile(rb',"([^"\\]{1,32})":(0|[1-9]\d{0,9})\}\Z')
 _LAST_MEMBER_BYTES = 64
 _LARGE_LINE = 32 * SLICE
 """Bytes from which a line's arrays are read in slices."""
-_PROMPT_KEYS = ("prompt_base", "prompt_rest", "prompt_token_ids")
-_ARRAYS = ("generation_log_probs", "generation_token_ids")
-_BEFORE = tuple(name for name in sorted(ENTRY_FIELDS) if name < _PROMPT_KEYS[0])
-_AFTER = tuple(name for name in sorted(ENTRY_FIELDS) if name > _PROMPT_KEYS[-1])
 _SLICED_KEYS = (b"generation_log_probs", b"generation_token_ids", b"prompt_rest", b"prompt_token_ids")
 
 
@@ -53,92 +47,6 @@ class NewerSchemaError(ValueError):
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(f"schema_version {version} is newer than {SCHEMA_VERSION}; upgrade tokenstore")
-
-
-class Draft:
-    """An entry checked and encoded all but its prompt, which waits until a base can be chosen under the lock."""
-
-    def __init__(self, entry: TokenEntry, max_entry_bytes: int) -> None:
-        call_id = entry.model_call_id
-        check_json_fields(entry)
-        self.entry = entry
-        self.max_entry_bytes = max_entry_bytes
-        self._ids = token_array(entry.prompt_token_ids, "prompt_token_ids", call_id)
-        generation = token_array(entry.generation_token_ids, "generation_token_ids", call_id)
-        log_probs = finite_floats(entry.generation_log_probs, "generation_log_probs", call_id)
-        self.prompt = little_endian(self._ids)
-        self.generation = little_endian(generation)
-        self._members = self._encode(generation.tolist(), log_probs)
-        self._content: bytes | None = None
-
-    def _encode(self, generation: list[int], log_probs: list[float]) -> dict[str, bytes]:
-        """Encode all but the prompt as runs of members in the order of their keys, each run under its first key.
-
-        One call for a run costs a third of one for each member. A run ends where a member of the prompt may have to go
-        in between, and around an array that is long enough to be encoded in slices.
-        """
-        fields = encode_entry(self.entry)
-        del fields["prompt_token_ids"]
-        fields.update(generation_token_ids=generation, generation_log_probs=log_probs)
-        members: dict[str, bytes] = {}
-        for run in _runs(fields):
-            if (first := run[0]) in _ARRAYS and len(fields[first]) > SLICE:
-                members[first] = _member(first, _encode_numbers(fields[first]))
-            else:
-                members[first] = encode_members({name: fields[name] for name in run}, self.entry.model_call_id)
-        return members
-
-    @property
-    def content(self) -> bytes:
-        """The entry's content digest, computed when first asked for."""
-        if self._content is None:
-            self._content = content_digest(self.entry)
-        return self._content
-
-    def line(self, base: KnownPrompt | None = None, *, checksum: bool) -> bytes:
-        """Finish the line, without its newline.
-
-        Args:
-            base: An earlier call of the rollout with whose ids the prompt begins, or None for the whole prompt.
-            checksum: Whether to end with the checksum; a line with a base always has it.
-
-        Raises:
-            InvalidEntryError: The line is longer than is allowed.
-        """
-        members = dict(self._members)
-        if base is None:
-            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(self._ids.tolist()))
-        else:
-            members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
-            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(self._ids[base.length :].tolist()))
-        body = b"{" + b",".join([members[name] for name in sorted(members)])
-        line = body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
-        if len(line) > self.max_entry_bytes:
-            problem = f"takes {len(line)} bytes as a line, max_entry_bytes allows {self.max_entry_bytes}"
-            raise InvalidEntryError("entry", problem, model_call_id=self.entry.model_call_id)
-        return line
-
-
-def prepare(entry: TokenEntry, *, max_entry_bytes: int) -> Draft:
-    """Check an entry's elements and encode all but its prompt.
-
-    Raises:
-        InvalidEntryError: Something is refused; the message names the field and the position.
-    """
-    return Draft(entry, max_entry_bytes)
-
-
-def check_entry(entry: TokenEntry, *, max_entry_bytes: int = sys.maxsize) -> None:
-    """Check everything about an entry that `put` checks before it writes.
-
-    Args:
-        entry: The entry, its kinds and lengths checked already when it was made.
-        max_entry_bytes: Longest line that is allowed, in bytes.
-
-    Raises:
-        InvalidEntryError: Something is refused; the message names the field and the position.
-    """
-    prepare(entry, max_entry_bytes=max_entry_bytes).line(checksum=True)
 
 
 @attrs.frozen
@@ -325,26 +233,3 @@ def _structure_base(value: dict[str, Any], *, vouched: bool) -> PromptBase | Non
         raise UnacceptableLineError("it has a prompt twice")
     value["prompt_token_ids"] = value.pop("prompt_rest", None)
     return PromptBase.structure(value.pop("prompt_base", None))
-
-
-def _runs(fields: dict[str, Any]) -> Iterable[Sequence[str]]:
-    """The names of members that are encoded together; see `Draft._encode`."""
-    if len(fields["generation_token_ids"]) <= SLICE and fields.keys() <= {*_BEFORE, *_AFTER}:
-        return _BEFORE, [name for name in _AFTER if name in fields]
-    return [list(run) for _, run in groupby(sorted(fields), key=lambda name: _place(name, fields[name]))]
-
-
-def _place(name: str, value: Any) -> tuple[int, str]:
-    """What tells one run of members from the next."""
-    alone = name in _ARRAYS and len(value) > SLICE
-    return sum(name > own for own in _PROMPT_KEYS), name if alone else ""
-
-
-def _member(name: str, value: bytes) -> bytes:
-    return b'"%b":%b' % (name.encode(), value)
-
-
-def _encode_numbers(values: list[int] | list[float]) -> bytes:
-    if len(values) <= SLICE:
-        return dumps(values)
-    return b"[" + b",".join([dumps(part)[1:-1] for part in slices(values)]) + b"]"
