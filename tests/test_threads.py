@@ -88,6 +88,51 @@ async def test_a_thread_takes_the_next_section_along() -> None:
     assert seen == list(range(20))
 
 
+async def test_a_thread_lingers_for_the_next_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sections that come one soon after the other are run by one thread that has not gone back to the loop between."""
+    monkeypatch.setattr("tokenstore.threads.LINGER_SECONDS", 20.0)
+    async with lanes() as threads:
+        await threads.commit(divmod, 7, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "_run", no_thread)
+            results = [await threads.commit(divmod, 7, number) for number in (1, 2, 3)]
+
+    assert results == [(7, 0), (3, 1), (2, 1)]
+
+
+async def test_threads_that_linger_are_called_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that still wait for sections when the lanes are dismissed go home at once."""
+    monkeypatch.setattr("tokenstore.threads.LINGER_SECONDS", 60.0)
+    room = Room()
+    with anyio.fail_after(20):
+        async with lanes(4) as threads, anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(threads.commit, room.visit)
+            await until(lambda: room.inside == 4)
+            room.let_go()
+
+    assert room.inside == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001])
+async def test_no_section_is_left_behind(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Whether a section comes before, while or after the threads give up waiting, it is run."""
+    monkeypatch.setattr("tokenstore.threads.LINGER_SECONDS", seconds)
+    seen: list[int] = []
+
+    async def caller(threads: Threads, number: int) -> None:
+        for step in range(20):
+            await threads.commit(seen.append, step)
+            await anyio.sleep(0.0005 * (number % 4))
+
+    with anyio.fail_after(30):
+        async with lanes(3) as threads, anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(caller, threads, number)
+
+    assert sorted(seen) == sorted([*range(20)] * 8)
+
+
 async def test_what_came_before_the_end_is_run() -> None:
     """Lanes that are closed run all sections that came before they end; so do those that came before they began."""
     threads, room, seen = Threads(1), Room(), list[str]()

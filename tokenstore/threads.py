@@ -9,13 +9,15 @@ cancels in that way before their loop ends.
 1. Critical sections run in lanes. A lane is a task that goes to a worker thread when there is a section to be run, and
    comes back when there is none: under load the thread takes the next section along instead of going back to the loop
    between, and those that end together are told to the loop together. One way there and back costs more than half of
-   what a section itself costs. Lanes rest while there are actors, and end with the last one.
+   what a section itself costs, so a thread lingers a moment before it goes back: an agent that puts again at once finds
+   it there. Lanes rest while there are actors, and end with the last one.
 2. Reads have a limiter of their own. Many sections wait for the disk at once without holding the interpreter, while two
    readers already keep it busy.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +36,8 @@ Ts = TypeVarTuple("Ts")
 
 COMMIT_THREADS = 16
 """Critical sections at once: enough syncs in flight for a disk to merge, few enough threads to wake."""
+LINGER_SECONDS = 0.050
+"""How long a thread waits for the next section before it goes back to the loop."""
 READ_THREADS = 2
 """Readers parse while they hold the interpreter, so more would only stand in the way of the loop."""
 
@@ -71,6 +75,56 @@ class _Job:
             self.error = error
 
 
+class _Jobs:
+    """Sections that wait for a thread, and the threads that wait for a section."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[_Job] = deque()
+        self._guard = threading.Lock()
+        self._lingering = 0  # of those, the ones that were not called yet
+        self._calls = threading.Semaphore(0)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def put(self, job: _Job) -> bool:
+        """Leave a section here; true if a thread was waiting for it."""
+        with self._guard:
+            self._jobs.append(job)
+            return self._call()
+
+    def take(self) -> _Job | None:
+        """Take the next section, None if there is none."""
+        with self._guard:
+            return self._jobs.popleft() if self._jobs else None
+
+    def linger(self) -> None:
+        """In a thread: wait a moment for a section, or to be called."""
+        with self._guard:
+            if self._jobs:
+                return
+            self._lingering += 1
+        if not self._calls.acquire(timeout=LINGER_SECONDS):
+            with self._guard:
+                called = not self._lingering
+                self._lingering -= not called
+            if called:  # just now, as the last one
+                self._calls.acquire()
+
+    def call_all(self) -> None:
+        """Have all threads look what there is to do."""
+        with self._guard:
+            while self._call():
+                pass
+
+    def _call(self) -> bool:
+        called = self._lingering > 0
+        if called:
+            self._lingering -= 1
+            self._calls.release()
+        return called
+
+
 class Threads:
     """The worker threads of one host. Make it inside the host's event loop.
 
@@ -88,15 +142,15 @@ class Threads:
         self._lanes = 0
         self._kept = False
         self._resting: list[Bell] = []
-        self._jobs: deque[_Job] = deque()
+        self._jobs = _Jobs()
 
     # ------------------------------------------------------------------------------------------ for callers
 
     async def commit(self, function: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run a critical section in a lane. Shield it where somebody may cancel: it is never left half-way."""
         job = _Job(partial(function, *args) if args else function)
-        self._jobs.append(job)
-        self._rouse()
+        if not self._jobs.put(job):
+            self._rouse()
         await job.done.wait()
         if job.error is not None:
             raise job.error
@@ -115,7 +169,7 @@ class Threads:
     def open(self, tasks: anyio.abc.TaskGroup) -> None:
         """Run lanes in a task group, which waits for them; sections that came before have waited for this."""
         self._tasks = tasks
-        for _ in self._jobs:
+        for _ in range(len(self._jobs)):
             self._rouse()
 
     def keep(self) -> None:
@@ -125,6 +179,7 @@ class Threads:
     def dismiss(self) -> None:
         """Let lanes end where there is nothing to be done."""
         self._kept = False
+        self._jobs.call_all()
         while self._resting:
             self._resting.pop().ring()
 
@@ -157,19 +212,17 @@ class Threads:
             await self._run(self._commits, self._work)
         except RuntimeError as error:
             if self._lanes - len(self._resting) == 1:
-                while self._jobs:
-                    job = self._jobs.popleft()
+                while job := self._jobs.take():
                     job.error = error
                     job.done.ring()
             return False
         return True
 
     def _work(self) -> None:
-        """In a worker thread: run sections until there are none."""
+        """In a worker thread: run sections until none comes any more."""
         while self._jobs:
-            try:
-                job = self._jobs.popleft()
-            except IndexError:  # another thread was faster
-                return
-            job.run()
-            self._bells.ring(job.done)
+            while job := self._jobs.take():
+                job.run()
+                self._bells.ring(job.done)
+            if self._kept:
+                self._jobs.linger()
