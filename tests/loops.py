@@ -21,7 +21,7 @@ from tokenstore.hosting import Host
 from tokenstore.journal.disk import Disk, File
 from tokenstore.journal.root import Root
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
-from tokenstore.testing.failing_disk import Call, FailingDirectory
+from tokenstore.testing.failing_disk import Call, FailingDirectory, FailingFile
 from tokenstore.testing.simulated_files import SimulatedFile
 from tokenstore.threads import Threads
 
@@ -124,28 +124,31 @@ class QueuedSyncs:
     size = 64
 
     def __init__(self) -> None:
-        self._begun: list[tuple[int, File]] = []
+        self.begun: list[tuple[int, Callable[[], None], str]] = []
+        """Key, what makes the sync, and the file's name."""
 
-    def begin(self, files: Sequence[tuple[int, File]]) -> int:
+    def begin(self, files: Sequence[tuple[int, File]], *, whole: bool) -> int:
         """Take all of them."""
-        self._begun += files
+        for key, file in files:
+            assert isinstance(file, FailingFile)
+            self.begun.append((key, file.sync if whole else file.datasync, file._name))
         return len(files)
 
     def ended(self, *, wait: bool) -> list[tuple[int, OSError | None]]:
         """Make those that were begun, if somebody waits for them."""
         if not wait:
             return []
-        begun, self._begun = self._begun, []
-        return [(key, _failure_of(file)) for key, file in begun]
+        begun, self.begun = self.begun, []
+        return [(key, _failure_of(sync)) for key, sync, _ in begun]
 
     def close(self) -> None:
         """Nothing is on its way."""
-        assert not self._begun
+        assert not self.begun
 
 
-def _failure_of(file: File) -> OSError | None:
+def _failure_of(sync: Callable[[], None]) -> OSError | None:
     try:
-        file.datasync()
+        sync()
     except OSError as error:
         return error
     return None

@@ -97,7 +97,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "argcomplete": ("cli.completion",),
     "prometheus_client": ("integrations.prometheus",),
     "opentelemetry": ("integrations.opentelemetry",),
-    "httpx": ("serve.http",),
+    "httptools": ("serve.wire",),
     "starlette": ("serve.web",),
     "uvicorn": ("serve.on_uvicorn",),
     "hypercorn": ("serve.on_hypercorn",),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.loops import ROOT, HeldDisk, Outcomes, QueuedDisk, hosting, store_on, ticks, until
+from tests.loops import PATIENCE, ROOT, HeldDisk, Outcomes, QueuedDisk, QueuedSyncs, hosting, store_on, ticks, until
 from tests.samples import entry
 from tokenstore import DurabilityError, InvalidEntryError, StoreConfig, TokenCaptureStore
 from tokenstore.mailbox import put_message
 from tokenstore.testing import FailingDisk, Fault, PersistencePolicy, PowerCut, SimulatedDisk
 from tokenstore.threads import Threads
+from tokenstore.together import COMMITTERS
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +134,31 @@ async def test_few_descriptors_mean_few_sections(monkeypatch: pytest.MonkeyPatch
     assert len(outcomes.results) == 64
 
 
+@pytest.mark.parametrize("sync", ["file", "filesystem"])
+@pytest.mark.parametrize("descriptors", [40, 46])
+async def test_where_few_files_may_be_open_everybody_gets_a_lane(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, descriptors: int, sync: Any
+) -> None:
+    """Puts that never cease leave a lane to other operations, and take turns with them where there is only one."""
+    monkeypatch.setattr("tokenstore.journal.root.descriptor_limit", lambda: descriptors)
+
+    async def puts(store: TokenCaptureStore, rollout_id: str) -> None:
+        for number in count():
+            await store.put(entry(f"c{number}", rollout_id=rollout_id))
+
+    store = TokenCaptureStore(tmp_path, config=StoreConfig(sync=sync))
+    async with store, anyio.create_task_group() as tasks:
+        for number in range(32):
+            tasks.start_soon(puts, store, f"r{number}")
+        await until(lambda: store.statistics().puts > 64)
+        with anyio.fail_after(PATIENCE):
+            await store.mark_incomplete("s", "c0")
+        marked = await store.peek("s")
+        tasks.cancel_scope.cancel()
+
+    assert marked.incomplete_reasons == ("marked:c0",)
+
+
 async def test_on_this_machine(tmp_path: Path) -> None:
     """A real disk keeps what was put with one sync of its file system, with begins and puts in one batch."""
     async with TokenCaptureStore(tmp_path, config=CONFIG) as store, anyio.create_task_group() as tasks:
@@ -192,6 +220,39 @@ async def test_syncs_of_many_files_are_in_flight_together() -> None:
     assert len(outcomes.results) == 24
 
 
+async def test_slow_syncs_of_some_keep_no_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk takes long over some files, more than there are threads, the lines of others become durable."""
+    outcomes, freed, ended = Outcomes(), threading.Event(), QueuedSyncs.ended
+
+    def ended_but_some(self: QueuedSyncs, *, wait: bool) -> list[tuple[int, OSError | None]]:
+        slow = [] if freed.is_set() else [each for each in self.begun if "slow" in each[2]]
+        self.begun = [each for each in self.begun if each not in slow]
+        fast = ended(self, wait=wait)
+        self.begun += slow
+        if wait and not fast:
+            freed.wait(0.001)
+        return fast
+
+    monkeypatch.setattr(QueuedSyncs, "ended", ended_but_some)
+    names = [f"r{number}" for number in range(16)] + [f"slow{number}" for number in range(8)]
+    async with store_on(QueuedDisk()) as store:
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(store.put, entry("c0", rollout_id=name))
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(outcomes.of, name, store.put, entry("c1", rollout_id=name))
+            await until(lambda: set(names[:16]) <= outcomes.results.keys())
+            waiting = set(names) - outcomes.results.keys()
+            for name in names[:16]:
+                tasks.start_soon(outcomes.of, f"{name} again", store.put, entry("c2", rollout_id=name))
+            await until(lambda: len(outcomes.results) == 40 - len(waiting))
+            freed.set()
+
+    assert len(waiting) > COMMITTERS
+    assert len(outcomes.results) == 40
+
+
 async def test_a_crash_of_many_is_taken_for_success_by_nobody() -> None:
     """When the machine dies while many syncs are in flight, whoever waits gets an error, and no lock stays held."""
     simulated, outcomes = SimulatedDisk(), Outcomes()
@@ -210,6 +271,29 @@ async def test_a_crash_of_many_is_taken_for_success_by_nobody() -> None:
     assert caught.group_contains(PowerCut)
     assert 0 < len(outcomes.errors) <= 24
     assert [name for name in acked if b'"c1"' not in left[f"{name}.tokens.jsonl"]] == []
+
+
+async def test_where_memory_is_out_those_who_wait_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresees fails the puts that are on their way; the store lives on, and no lock is kept."""
+    outcomes = Outcomes()
+
+    def no_memory(*_: object, **__: object) -> int:
+        raise MemoryError
+
+    async with store_on(QueuedDisk()) as store:
+        await with_calls(store, 24)
+        with monkeypatch.context() as patch:
+            patch.setattr("tests.loops.QueuedSyncs.begin", no_memory)
+            async with anyio.create_task_group() as tasks:
+                for number in range(24):
+                    tasks.start_soon(outcomes.of, f"r{number}", store.put, entry("c1", rollout_id=f"r{number}"))
+        for number in range(24):
+            await store.put(entry("c1", rollout_id=f"r{number}"))
+        found = [await store.freeze(f"r{number}") for number in range(24)]
+
+    assert {type(error) for error in outcomes.errors.values()} == {MemoryError}
+    assert [len(snapshot.entries) for snapshot in found] == [2] * 24
+    assert not any(snapshot.incomplete for snapshot in found)
 
 
 async def test_a_failed_sync_of_one_file_fails_only_its_own() -> None:

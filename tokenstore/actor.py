@@ -110,8 +110,7 @@ class Actor:
             await self._serve_batch(message)
 
     async def _serve_alone(self, message: Message, operation: Solo) -> None:
-        run = self._host.threads.read if operation.reads else self._host.threads.commit
-        result, error = await self._attempt(lambda: run(operation.run, self._journal))
+        result, error = await self._attempt(lambda: self._host.do(operation, self._journal))
         if operation.retires and error is None and not self.mailbox.queued:
             # No await from here to the end of run(): nobody can find this actor and lose a message to it.
             self._ending = True

@@ -247,7 +247,7 @@ class EngineFailureError(EngineAnswerError):
     Attributes:
         status: the HTTP status that the engine names, None if it names none.
         code: the engine's error code, a word.
-        generated: how many ids had come before it; 1 if text had come without any.
+        generated: how many ids had come before it; 1 if text had come without any, or an answer with it.
     """
 
     def __init__(

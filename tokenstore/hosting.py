@@ -6,9 +6,9 @@ Callers from that loop await the actors directly; everybody else crosses over (`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -21,11 +21,13 @@ from tokenstore.ids import validate_rollout_id
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Put, Request
 from tokenstore.journal.root import Root
+from tokenstore.journal.syncs import Steps, Wish
 from tokenstore.loop import Bell, Loop
 from tokenstore.mailbox import Message, Solo
 from tokenstore.threads import Threads
 from tokenstore.together import SHARED_BYTES, Together
 
+T = TypeVar("T")
 MANY = 4
 """Batches being committed from which the next one goes with others: below, a thread for each is sooner done."""
 LATENCIES_KEPT = 4096
@@ -76,18 +78,34 @@ class Host:
             finally:
                 self.begin_close()  # nobody comes in any more, also when the loop is being torn down
 
+    def try_send(self, rollout_id: str, message: Message) -> bool:
+        """Hand a message to the rollout's actor at once; false if there is no place for it.
+
+        Raises:
+            StoreClosedError: The store is closed.
+        """
+        return self._actor(rollout_id).mailbox.try_deliver(message)
+
     async def ask(self, rollout_id: str, message: Message) -> Any:
         """Hand a message to the rollout's actor and wait for its answer.
 
         Raises:
             StoreClosedError: The store is closed.
         """
+        await self.send(rollout_id, message)
+        return await message.wait()
+
+    async def send(self, rollout_id: str, message: Message) -> None:
+        """Hand a message to the rollout's actor, with no await if there is a place for it.
+
+        Raises:
+            StoreClosedError: The store is closed.
+        """
         # Looked up and delivered without an await between; who waits for a place in the mailbox keeps the actor.
-        mailbox = self._actor(rollout_id).mailbox
-        if not mailbox.try_deliver(message):
+        if not self.try_send(rollout_id, message):
+            mailbox = self._actor(rollout_id).mailbox
             while not await mailbox.deliver(message):
                 mailbox = self._actor(rollout_id).mailbox  # the actor had to end before there was a place
-        return await message.wait()
 
     async def pass_by(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
         """Have an operation done for one who walks by all rollouts: an actor that was not there ends after it."""
@@ -172,8 +190,27 @@ class Host:
 
     def _goes_together(self, journal: Journal) -> bool:
         if self.config.sync == "filesystem":
-            return True
+            return self._together.able
         return self._committing >= MANY and self._together.able and journal.settled
+
+    async def do(self, operation: Solo, journal: Journal) -> Any:
+        """Have an operation done that is handled alone, in a worker thread."""
+        if operation.reads:
+            return await self.threads.read(operation.run, journal)
+        if not operation.in_steps:
+            return await self.threads.commit(operation.run, journal)
+        self._committing += 1
+        try:
+            return await self._do_in_steps(operation.run(journal), journal)
+        finally:
+            self._committing -= 1
+
+    async def _do_in_steps(self, section: Generator[Wish, None, T], journal: Journal) -> T:
+        if self._committing < MANY or not self._together.able or self.config.sync == "filesystem":
+            return await self.threads.commit(journal.finish, section)
+        steps = Steps(section)
+        await self._together.commit(iter(steps))
+        return steps.result
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""

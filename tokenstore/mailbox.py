@@ -33,6 +33,8 @@ class Solo:
     """Whether it mostly reads, and so belongs to the threads of readers."""
     retires: bool = False
     """Whether the actor may end after it."""
+    in_steps: bool = False
+    """Whether `run` gives a critical section in steps, which goes to the disk with those of others if many come."""
 
 
 Operation = Put | Begin | Solo

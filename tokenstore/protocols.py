@@ -84,6 +84,7 @@ class TokenSource(Protocol):
         Raises:
             TypeError: A bare string was given.
             RemovalError: Some ids failed; the others are done.
+            DurabilityError: The names could not be made durable; retry all of them.
         """
         ...
 
@@ -93,6 +94,7 @@ class TokenSource(Protocol):
         Raises:
             TypeError: A bare string was given.
             RemovalError: Some ids failed; the others are done.
+            DurabilityError: The names could not be made durable; retry all of them.
         """
         ...
 

@@ -225,7 +225,9 @@ class TokenCaptureStore:
         Returns:
             True if the pair is the rollout's own, also again; false if it is not, and then nothing was changed.
         """
-        dropped: bool = await self._do(rollout_id, lambda journal: journal.drop(snapshot_id, version))
+        validate_rollout_id(rollout_id)
+        drop = Solo(lambda journal: journal.dropping(snapshot_id, version), in_steps=True)
+        dropped: bool = await self._home.ask(rollout_id, Message(drop))
         return dropped
 
     async def retire(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
@@ -234,6 +236,7 @@ class TokenCaptureStore:
         Raises:
             TypeError: A bare string was given; pass a list.
             RemovalError: Some ids failed; the others are done.
+            DurabilityError: The names could not be made durable; retry all of them.
         """
         return await self._home.run(partial(remove, validate_rollout_ids(rollout_ids), False))
 
@@ -243,6 +246,7 @@ class TokenCaptureStore:
         Raises:
             TypeError: A bare string was given; pass a list.
             RemovalError: Some ids failed; the others are done.
+            DurabilityError: The names could not be made durable; retry all of them.
         """
         return await self._home.run(partial(remove, validate_rollout_ids(rollout_ids), True))
 

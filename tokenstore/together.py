@@ -22,7 +22,7 @@ from tokenstore.threads import Threads
 
 StartSoon = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 COMMITTERS = 2
-"""Threads that take turns."""
+"""Threads that take turns. One lane is left to others: under load these do not come back from theirs."""
 SECTIONS = 256
 """Sections of one thread, fewer where few files may be open: each holds its lock until it is done."""
 AT_A_TIME = 16
@@ -62,20 +62,21 @@ class Together:
         self._root = root
         self._threads = threads
         self._start_soon = start_soon
-        others = threads.limit - COMMITTERS
-        self._limit = max(1, min(SECTIONS, (root.sections - others) // COMMITTERS))
+        self._most = max(1, min(COMMITTERS, threads.limit - 1))
+        others = threads.limit - self._most
+        self._limit = max(1, min(SECTIONS, (root.sections - others) // self._most))
         self._bells = Bells()
         self._committers = 0
         self._arrived: deque[_Section] = deque()
         self._flights: list[Flight] = []
-        self.able = True
-        """False once it is known that nothing here can sync many files at a time."""
+        self.able = threads.limit > 1
+        """False if there is no lane for it, and once it is known that nothing here can sync many files at a time."""
 
     async def commit(self, steps: Iterator[Wish]) -> None:
         """Run a critical section to its end. Shield it where somebody may cancel: it is never left half-way."""
         section = _Section(steps)
         self._arrived.append(section)
-        if self._committers < COMMITTERS:
+        if self._committers < self._most:
             self._committers += 1
             self._start_soon(self._commit_all)
         await section.done.wait()
@@ -87,11 +88,12 @@ class Together:
         while self._arrived:
             try:
                 await self._threads.commit(self._work)
-            except RuntimeError as error:  # no thread is to be had: nothing of them was begun
+            except Exception as error:  # noqa: BLE001 - no thread, no memory: it belongs to those who wait
                 self._give_up(error)
         self._committers -= 1
 
-    def _give_up(self, error: RuntimeError) -> None:
+    def _give_up(self, error: Exception) -> None:
+        """Tell those whose sections nobody will begin now."""
         while self._arrived:
             section = self._arrived.popleft()
             section.error = error

@@ -60,6 +60,23 @@ def test_marking_masks(run: Runner, root: Path) -> None:
     assert run("mark", "nobody", "--root", root).status == 1
 
 
+@pytest.mark.parametrize("call_id", [" c", "c\n", "c" * 513])
+def test_a_mark_names_a_call_or_is_refused(run: Runner, root: Path, call_id: str) -> None:
+    """A call id that the store would record as blank is refused before anything is marked for good."""
+    result = run("mark", "open", "--call", call_id, "--root", root)
+
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert json.loads(run("show", "open", "--json", "--root", root).out)["incomplete"] is False
+
+
+def test_dropping_what_is_not_there(run: Runner, root: Path) -> None:
+    """A rollout that is not there is told as such, with a pair too, and leaves no lock file behind."""
+    result = run("drop", "nobody", "--snapshot-id", "s", "--version", 1, "--yes", "--root", root)
+
+    assert (result.status, result.err) == (1, f"tokenstore: there is no rollout nobody in {root}\n")
+    assert not list(root.glob("nobody*"))
+
+
 def test_dropping_wants_the_pair(run: Runner, root: Path) -> None:
     """A pair that is not the rollout's drops nothing, its own does, and without one that of now is taken."""
     stale = run("drop", "frozen", "--snapshot-id", "other", "--version", 4, "--yes", "--root", root)
@@ -68,7 +85,7 @@ def test_dropping_wants_the_pair(run: Runner, root: Path) -> None:
     assert run("drop", "open", "--yes", "--root", root).err == (
         "tokenstore: rollout open is open; freeze it first, or use retire\n"
     )
-    assert run("drop", "frozen", "--version", 4, "--yes", "--root", root).status == 1
+    assert run("drop", "frozen", "--version", 4, "--yes", "--root", root).status == 2
 
     done = run("drop", "frozen", "--yes", "--json", "--root", root)
 

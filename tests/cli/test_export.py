@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.cli.running import Runner
@@ -26,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "npz"])
 def test_ingest_takes_what_export_gives(
     run: Runner,
     root: Path,
@@ -49,6 +50,22 @@ def test_ingest_takes_what_export_gives(
         given, found = shaped_rollout(shape, shape), copy.read_entries(shape)
         assert len(given) == len(found)
         assert not any(map(first_difference, given, found))
+
+
+@pytest.mark.parametrize("format", ["parquet", "npz"])
+def test_a_masked_rollout_stays_masked(run: Runner, root: Path, tmp_path: Path, format: str) -> None:  # noqa: A002
+    """What was incomplete where it was exported is so where it goes in, and nothing else is; nor is it marked twice."""
+    store = TokenCaptureStore(root)
+    anyio.run(store.mark_incomplete, "branches", "lost")
+    before = store.freeze_now("branches")
+    run("export", "--format", format, "--root", root, "--out", tmp_path / "out")
+
+    results = [run("ingest", tmp_path / "out", "--root", into) for into in (tmp_path / "copy", root, tmp_path / "copy")]
+
+    assert [result.status for result in results] == [0, 0, 0]
+    copy = TokenCaptureStore(tmp_path / "copy")
+    assert [shape for shape in SHAPES if copy.is_incomplete(shape)] == ["branches"]
+    assert TokenCaptureStore(root).freeze_now("branches") == before
 
 
 def test_what_was_exported_is_said(run: Runner, root: Path, tmp_path: Path) -> None:
@@ -136,28 +153,19 @@ def test_a_missing_package(run: Runner, root: Path, tmp_path: Path, monkeypatch:
     assert (out.status, into.status) == (1, 1)
 
 
-def test_parquet_that_is_no_export_of_entries(run: Runner, root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("format", "called"), [("parquet", "Parquet"), ("npz", "npz")])
+def test_what_is_no_export_of_entries(run: Runner, root: Path, tmp_path: Path, format: str, called: str) -> None:  # noqa: A002
     """Trajectories and torn files are named and refused as a whole; other files go in."""
-    run("export", "--format", "parquet", "--root", root, "--out", tmp_path / "good")
-    names = ("branches", "no_items")
-    run(
-        "export",
-        "--format",
-        "parquet",
-        "--records",
-        "trajectories",
-        "--root",
-        root,
-        "--out",
-        tmp_path / "other",
-        *names,
-    )
+    options = ("export", "--format", format, "--root", root, "--out")
+    run(*options, tmp_path / "good")
+    run(*options, tmp_path / "other", "--records", "trajectories", "branches", "no_items")
     (tmp_path / "torn").write_bytes((tmp_path / "good").read_bytes()[:-9])
 
     result = run("ingest", *(tmp_path / name for name in ("other", "torn", "good")), "--root", tmp_path / "copy")
 
     assert result.status == 1
     other, torn = result.err.splitlines()
-    assert other.startswith(f"{tmp_path / 'other'}: model_call_id: is no column of this Parquet file")
-    assert torn.startswith(f"{tmp_path / 'torn'}: not a whole Parquet file")
+    assert other.startswith(f"{tmp_path / 'other'}: model_call_id: is no ")
+    assert f"of this {called} file, which is no export of entries" in other
+    assert torn.startswith(f"{tmp_path / 'torn'}: not a whole {called} file")
     assert "lines 22, stored 22, already there 0, refused 0, unreadable files 2" in result.out

@@ -33,6 +33,7 @@ def test_version_and_help(run: Runner) -> None:
         ["fly"],
         ["ls"],
         ["ls", "--root"],
+        ["ls", "--root", ""],
         ["show", "--root", "d"],
         ["ingest", "--root", "d"],
         ["demo", "--rollouts", "0"],

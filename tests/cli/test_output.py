@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -65,6 +66,36 @@ def test_a_terminal_gets_a_rich_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "[red]c1[/red]" in terminal.getvalue()
     assert "─" in terminal.getvalue() or "━" in terminal.getvalue()
+
+
+NUMBERS = [Column("call"), Column("latest change", right=True), Column("tokens", right=True)]
+"""A column of words and two of numbers."""
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_numbers_are_never_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """However narrow the terminal is, a number is in one piece and no column is missing."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    Output(json=False).table("title", NUMBERS, [("0000-0e8c98924873", "12 min", "1,234,567,890")])
+
+    lines = re.sub(r"\x1b\[\d*m", "", terminal.getvalue()).splitlines()
+    assert any("12 min" in line and "1,234,567,890" in line for line in lines)
+    assert all(word in terminal.getvalue() for word in ("title", "latest", "change", "tokens"))
+    assert all(len(line) <= width for line in lines if "┃" in line)
+
+
+def test_a_narrow_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a table cannot be read, each row is a line that names its cells, and empty ones are left out."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    Output(json=False).table("", NUMBERS, [("c1", "12 min", "1,234"), ("c2", "", "5")])
+
+    assert terminal.getvalue() == "call c1; latest change 12 min; tokens 1,234\n\ncall c2; tokens 5\n\n"
 
 
 def test_a_terminal_without_rich_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,23 @@ def test_a_page_into_a_pipe(run: Runner, mixed_store: Path, tmp_path: Path) -> N
     [
         ([], "give a rollout, or --all"),
         (["frozen", "--all"], "give a rollout, or --all"),
+        (["--all", "--tokenizer", "x"], "--tokenizer is for"),
+        (["frozen", "--json", "-o", "-"], "both want stdout"),
+    ],
+)
+def test_wrong_usage(run: Runner, mixed_store: Path, options: list[str], said: str) -> None:
+    """Options that do not go together are wrong usage, told in one line."""
+    result = run("view", *options, "--root", mixed_store)
+
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         (["nobody"], "there is no rollout nobody"),
         (["retired"], "only its fence is left"),
-        (["--all", "--tokenizer", "x"], "--tokenizer is for"),
         (["frozen", "-o", "/nowhere/x.html"], "/nowhere/x.html cannot be written: No such file"),
         (["frozen", "-o", "/proc"], "/proc cannot be written: Is a directory"),
         (["frozen", "-o", "{root}/masked.tokens.jsonl"], "give -o a path outside"),

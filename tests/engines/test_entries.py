@@ -81,6 +81,16 @@ class TestContent:
         assert entry.routed_experts == "k05VTVBZAQ=="
         assert "k05V" not in str(entry.output_items)
 
+    def test_routed_experts_in_two_places_must_be_the_same(self) -> None:
+        """Which of them is of this answer is not guessed."""
+        body = DIALECTS["sglang chat"].whole(SMALL)
+        body["sglext"]["routed_experts"] = body["choices"][0]["meta_info"]["routed_experts"] = "AAEC"
+
+        assert sglang.entry_from_response(body, **IDS).routed_experts == "AAEC"
+        body["sglext"]["routed_experts"] = "BBBB"
+        with pytest.raises(DisagreeingAnswerError, match="routed_experts: is in 2 places, and differs"):
+            sglang.entry_from_response(body, **IDS)
+
     def test_a_chat_message_may_carry_the_arrays(self) -> None:
         """NeMo Gym's chat completions carry them on the message, which must agree with the choice."""
         body = DIALECTS["vllm chat"].whole(SMALL)
@@ -158,6 +168,21 @@ class TestExtra:
         with pytest.raises(DisagreeingAnswerError, match="weight_version: of the answer differs"):
             vllm.entry_from_response(body, **IDS, extra={"weight_version": "8"})
 
+    @pytest.mark.parametrize(
+        ("said", "extra"),
+        [
+            ({"logprobs_mode": "raw"}, {"logprobs_mode": "processed"}),
+            ({"sampling": {"top_k": 1}}, {"sampling": {"top_k": 2}}),
+        ],
+    )
+    def test_a_caller_must_not_contradict_itself(self, said: dict[str, Any], extra: dict[str, Any]) -> None:
+        """What is passed by itself and in `extra` too must be the same."""
+        body = DIALECTS["vllm chat"].whole(SMALL)
+
+        assert vllm.entry_from_response(body, **IDS, **said, extra=said).extra.items() >= said.items()
+        with pytest.raises(DisagreeingAnswerError, match="is passed twice, by itself and in extra, and differs"):
+            vllm.entry_from_response(body, **IDS, **said, extra=extra)
+
     def test_llama_cpp_says_how_it_sampled(self) -> None:
         """Its settings are the sampling, unless the caller says otherwise, and its log probabilities are raw."""
         body, about = DIALECTS["llama.cpp"].whole(SMALL), {**IDS, "prompt_token_ids": [1, 2, 3]}
@@ -195,6 +220,8 @@ class TestExtra:
             engine.entry_from_response(whole, **about, extra=[1])
         with pytest.raises(TypeError, match="sampling is of type str"):
             engine.StreamAssembler(**about, sampling="greedy")
+        with pytest.raises(TypeError, match="accept_aborted is of type str"):
+            engine.entry_from_response(whole, **about, accept_aborted="no")
         with pytest.raises(InvalidRolloutIdError):
             engine.entry_from_response(whole, **{**about, "rollout_id": "a/b"})
         with pytest.raises(InvalidEntryError, match="extra"):
@@ -348,6 +375,12 @@ class TestOptions:
             assert options["stream_options"] == {"include_usage": True}
         assert sglang.request_options(stream=True)["stream"] is True
         assert llama_cpp.request_options(stream=True)["stream"] is True
+
+    @pytest.mark.parametrize("engine", [vllm, sglang], ids=lambda engine: engine.ENGINE)
+    def test_an_unknown_endpoint_is_named(self, engine: Any) -> None:
+        """A misspelt endpoint gets no options of another one."""
+        with pytest.raises(ValueError, match=r"endpoint 'chats' is not known, there are .*chat"):
+            engine.request_options("chats")
 
     def test_options_are_the_callers_own(self) -> None:
         """Changing what was returned changes nothing for others."""

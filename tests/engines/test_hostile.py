@@ -114,6 +114,19 @@ def test_errors_hold_neither_tokens_nor_text() -> None:
     assert caught.value.field == "choices[0].token_ids[1]"
 
 
+@pytest.mark.parametrize("count", [2**40, 2**63, 10**39])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_counts_beyond_all_memory(stream: bool, count: int) -> None:
+    """An endless prompt that an answer counts, of which it holds the end, is refused and not made room for."""
+    dialect = DIALECTS["sglang generate, cumulative"]
+    body: Any = dialect.chunks(SMALL, [2]) if stream else dialect.whole(SMALL)
+    meta = (body[0] if stream else body)["meta_info"]
+    meta |= {"prompt_tokens": count, "input_token_logprobs": [[-0.5, 3, None]]}
+
+    with pytest.raises(EngineAnswerError, match="prompt_tokens: is above 67108864, which no engine counts"):
+        (dialect.read_stream if stream else dialect.read)(SMALL, body)
+
+
 @pytest.mark.parametrize("tokens", [["token_id:5\ntoken_id:6"], ["token_id:5\n", "token_id:6"], ["token_id:05"]])
 def test_ids_that_are_nearly_written_as_such(tokens: list[str]) -> None:
     """A token is one id in the one way to write it: several in one, or with what else, are refused."""

@@ -145,6 +145,21 @@ def test_a_failure_after_tokens_is_no_refusal() -> None:
     assert vllm.refusal_from_response(caught.value, model_call_id="c") is None
 
 
+@pytest.mark.parametrize("name", ["vllm chat", "sglang generate, cumulative", "responses", "llama.cpp"])
+def test_a_failure_beside_an_answer_is_no_refusal(name: str) -> None:
+    """An error in an answer that holds something generated is a lost call, whatever its status."""
+    dialect = DIALECTS[name]
+    body = {**dialect.whole(SMALL), "error": {"message": "m", "code": 400, "type": "BadRequestError"}}
+    event = {"type": "response.failed", "response": body} if name == "responses" else body
+
+    for read in (dialect.read, lambda spoken, _: dialect.read_stream(spoken, [event])):
+        with pytest.raises(EngineFailureError) as caught:
+            read(SMALL, body)
+
+        assert (caught.value.status, caught.value.generated) == (400, 1)
+        assert dialect.engine.refusal_from_response(caught.value, model_call_id="c") is None
+
+
 def test_messages_are_not_kept() -> None:
     """An engine's message may quote the prompt; neither the code nor an error repeats it."""
     with pytest.raises(EngineFailureError) as caught:

@@ -226,6 +226,22 @@ def test_a_long_prompt_is_not_copied_for_each_chunk(name: str) -> None:
     assert peak < 100_000
 
 
+@pytest.mark.parametrize("name", ["vllm chat", "vllm completions", "sglang chat"])
+def test_routed_experts_of_a_stream_are_kept(name: str) -> None:
+    """The routing comes with the last choice, or in SGLang's `sglext`; another one beside it is refused."""
+    chunks = DIALECTS[name].chunks(SMALL, [2])
+    holders = [chunk.get("sglext") or (chunk["choices"] or [None])[0] for chunk in chunks if isinstance(chunk, dict)]
+    holder = [found for found in holders if found and ("output_ids" in found or found.get("finish_reason"))][-1]
+    holder["routed_experts"] = "AAEC"
+
+    kept = DIALECTS[name].read_stream(SMALL, chunks)
+    chunks[0]["choices"][0]["routed_experts"] = "BBBB"
+
+    assert kept.routed_experts == "AAEC"
+    with pytest.raises(DisagreeingAnswerError, match="routed_experts: comes a second time, and differs"):
+        DIALECTS[name].read_stream(SMALL, chunks)
+
+
 def test_cumulative_usage_beside_ids_is_checked_at_once() -> None:
     """With `continuous_usage_stats` a lost chunk shows in the next one, by both numbers."""
     chunks = copy.deepcopy(DIALECTS["vllm chat"].chunks(SMALL, [1, 2]))
@@ -432,6 +448,15 @@ class TestEachChunk:
         chunks[2]["choices"][0]["token_ids"] = None
 
         self.refused("vllm chat, text tokens", chunks[:3], "brings 0 ids and 2 log probs")
+
+    def test_one_chunk_holds_one_choice(self) -> None:
+        """A choice twice in a chunk is refused, also where no usage would show it; so are null choices."""
+        twice, null = ([DIALECTS["vllm chat"].chunks(SMALL, [2])[1]] for _ in range(2))
+        twice[0]["choices"] *= 2
+        null[0]["choices"] = None
+
+        self.refused("vllm chat", twice, "choices: are 2, one is needed.*ask for n=1")
+        self.refused("vllm chat", null, "choices: are not there")
 
     def test_tokens_after_the_end(self) -> None:
         """What comes behind the reason to end is of another stream."""

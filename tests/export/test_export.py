@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.samples import data_folder, entry
 from tests.trajectories.naive import snapshot_of
 from tokenstore import TokenCaptureStore, TokenEntry
 from tokenstore.codec import decode_entry, loads
-from tokenstore.export import ExportReport, Format, export, exporting, is_parquet, read_entries
+from tokenstore.errors import InvalidEntryError
+from tokenstore.export import ExportReport, Format, export, exporting, jsonl, reader_of
 from tokenstore.export.columns import COLUMNS
 from tokenstore.testing import SHAPES, shaped_rollout
 from tokenstore.trajectories import build
@@ -67,6 +69,13 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     """Read a Parquet file as plain rows."""
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
+
+
+def entries_of(path: Path) -> list[Any]:
+    """Read an export of entries that is no JSONL."""
+    read = reader_of(path)
+    assert read is not None
+    return [each.entry for batch in read(path) for each in batch]
 
 
 def flat(archive: Any, name: str, row: int) -> list[Any]:
@@ -116,13 +125,21 @@ class TestEntries:
         """Rows of Parquet become the same entries again; group and reward are columns."""
         await run(filled, tmp_path / "out.parquet", "parquet")
 
-        found = [call for batch in read_entries(tmp_path / "out.parquet") for call in batch]
+        found = entries_of(tmp_path / "out.parquet")
         given = [call for calls in ROLLOUTS.values() for call in calls]
         assert [call for call in found if not isinstance(call, TokenEntry)] == []
-        assert differences(given, found) == []  # type: ignore[arg-type]
+        assert differences(given, found) == []
         first = rows_of(tmp_path / "out.parquet")[0]
         assert (first["group_id"], first["reward"]) == (given[0].extra["group_id"], given[0].extra["reward"])
         assert first["incomplete"] is False
+
+    async def test_npz_holds_every_value(self, tmp_path: Path, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rows of npz become the same entries again, also those of several parts."""
+        monkeypatch.setattr(exporting, "PART_BYTES", 100_000)
+        await run(filled, tmp_path / "out.npz", "npz")
+
+        given = [call for calls in ROLLOUTS.values() for call in calls]
+        assert differences(given, entries_of(tmp_path / "out.npz")) == []
 
     async def test_npz_holds_the_arrays(self, tmp_path: Path, filled: Path) -> None:
         """List columns are flat arrays with offsets, and nothing is pickled."""
@@ -145,6 +162,18 @@ class TestEntries:
 
         (row,) = rows_of(tmp_path / "out")
         assert (row["reward"], json.loads(row["extra"])) == (None, {"reward": 10**400})
+
+    async def test_a_text_that_npz_would_cut(self, tmp_path: Path) -> None:
+        """A NUL at a text's end, which numpy takes for padding, is refused by npz, with the remedy."""
+        async with TokenCaptureStore(tmp_path / "store") as store:
+            await store.put(attrs.evolve(entry(), extra={"group_id": "g\0"}))
+
+        with pytest.raises(InvalidEntryError, match=r"group_id: ends with a NUL.*export as JSONL or Parquet"):
+            await run(tmp_path / "store", tmp_path / "out", "npz")
+
+        assert not (tmp_path / "out").exists()
+        await run(tmp_path / "store", tmp_path / "out", "parquet")
+        assert rows_of(tmp_path / "out")[0]["group_id"] == "g\0"
 
 
 class TestTrajectories:
@@ -203,6 +232,19 @@ class TestTrajectories:
         extra = ROLLOUTS["single_call"][-1].extra
         assert (good["reward"], good["group_id"]) == (extra["reward"], extra["group_id"])
         assert good["span_weight_versions"] == [str(extra["weight_version"])]
+
+    @pytest.mark.parametrize("value", [7, "7", "0.5", True, [1.0], {"format": 1, "accuracy": 0.5}, 2**70])
+    async def test_group_and_reward_of_any_kind(self, tmp_path: Path, value: Any) -> None:
+        """What the columns of texts and numbers cannot hold as it is stands in `extra`."""
+        async with TokenCaptureStore(tmp_path / "store") as store:
+            await store.put(attrs.evolve(entry(), extra={"group_id": value, "reward": value, "other": 1}))
+
+        await run(tmp_path / "store", tmp_path / "out", "parquet", records="trajectories")
+
+        (row,) = rows_of(tmp_path / "out")
+        assert json.loads(row["extra"]) == {"group_id": value, "reward": value}
+        assert isinstance(row["group_id"], str)
+        assert row["reward"] == (value if type(value) is int else None)
 
     async def test_what_cannot_be_built_is_named(self, tmp_path: Path, filled: Path) -> None:
         """A rollout with an id beyond int32 is listed with the reason, and the others are exported."""
@@ -313,6 +355,28 @@ class TestRefused:
 
         assert TokenCaptureStore(tmp_path / "store").read_entries("twins") == ROLLOUTS["twins"]
 
+    async def test_a_name_that_cannot_be_written(self, tmp_path: Path) -> None:
+        """Where the files of the work cannot be made, the name that was asked for is said."""
+        path = tmp_path / ("a" * 250)
+
+        with pytest.raises(OSError, match="File name too long") as caught:
+            await run(tmp_path / "store", path, "jsonl")
+
+        assert caught.value.filename == str(path)
+
+    async def test_a_full_disk_names_the_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where there is no room for the file, its whole path is said, and the next run goes on."""
+        store, path = tmp_path / "store", tmp_path / "out"
+        await fill(store, ["twins"])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jsonl, "write", no_room)
+            with pytest.raises(OSError, match="No space left") as caught:
+                await run(store, path, "jsonl")
+
+        assert caught.value.filename == str(path)
+        assert (await run(store, path, "jsonl")).rollouts == 1
+
     async def test_a_missing_directory(self, tmp_path: Path) -> None:
         """The directory of the file must be there."""
         with pytest.raises(FileNotFoundError):
@@ -363,18 +427,67 @@ def test_a_killed_export_is_gone_on_with(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"out", "store", "wanted"}
 
 
+@pytest.mark.parametrize("change", ["an intent", "a mark", "another rollout"])
+async def test_what_changed_meanwhile_is_exported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """An export that is gone on with holds rollouts as they are now, also those whose lines look as they did."""
+    monkeypatch.setattr(exporting, "PART_ROLLOUTS", 1)
+    first, second = (attrs.evolve(entry(), rollout_id=name) for name in ("a", "b"))
+    options: dict[str, Any] = {"format": "parquet", "records": "trajectories"}
+    async with TokenCaptureStore(tmp_path / "store") as store:
+        for call in (first, second):
+            await store.put(call)
+            await store.mark_incomplete(call.rollout_id, "lost")
+        with pytest.raises(InterruptedError):
+            await export(store, tmp_path / "out", progress=interrupt, **options)
+        await CHANGES[change](store, first)
+
+        report = await export(store, tmp_path / "out", **options)
+        await export(store, tmp_path / "wanted", **options)
+
+    assert report.resumed == 0
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "wanted")
+
+
+def no_room(*_: Any, **__: Any) -> None:
+    """Fail as a file on a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def interrupt(done: int, _: int) -> None:
+    """End an export when one rollout is done."""
+    if done:
+        raise InterruptedError
+
+
+async def begin_again(store: TokenCaptureStore, call: TokenEntry) -> None:
+    """Replace a rollout by another one, as long, of the same id."""
+    await store.delete([call.rollout_id])
+    await store.put(attrs.evolve(call, prompt_token_ids=call.prompt_token_ids[::-1]))
+    await store.mark_incomplete(call.rollout_id, "lost")
+
+
+CHANGES: dict[str, Callable[[TokenCaptureStore, TokenEntry], Awaitable[None]]] = {
+    "an intent": lambda store, call: store.begin_call(call.rollout_id, "next"),
+    "a mark": lambda store, call: store.mark_incomplete(call.rollout_id, "another"),
+    "another rollout": begin_again,
+}
+
+
 def test_recordings_come_back(tmp_path: Path) -> None:
-    """Every recorded call goes out and in again, in both formats, and is the same call for the store."""
+    """Every recorded call goes out and in again, in every format, and is the same call for the store."""
     given = recordings(data_folder("TOKENSTORE_RECORDED_DATA") / "recorded")
     anyio.run(fill_with, tmp_path / "store", given)
 
     anyio.run(run, tmp_path / "store", tmp_path / "out.jsonl", "jsonl")
     anyio.run(run, tmp_path / "store", tmp_path / "out.parquet", "parquet")
+    anyio.run(run, tmp_path / "store", tmp_path / "out.npz", "npz")
 
     lines = [decode_entry(loads(line)) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
-    rows: list[Any] = [call for batch in read_entries(tmp_path / "out.parquet") for call in batch]
+    rows, archived = entries_of(tmp_path / "out.parquet"), entries_of(tmp_path / "out.npz")
     for name, calls in rollouts_of(given).items():
-        for found in (lines, rows):
+        for found in (lines, rows, archived):
             assert differences(calls, [call for call in found if call.rollout_id == name]) == []
 
 
@@ -424,9 +537,10 @@ def test_other_libraries_read_the_parquet(tmp_path: Path, reader: str) -> None:
     assert [(row["group_id"], row["reward"]) for row in rows if row["rollout_id"] == "r"] == [("7", -1.0)]
 
 
-def test_files_that_are_no_parquet(tmp_path: Path) -> None:
-    """JSONL, a short file, a directory and a missing file are no Parquet."""
+def test_other_files_are_lines(tmp_path: Path) -> None:
+    """JSONL, a short file, a directory, a pipe and a missing file are neither Parquet nor npz."""
     (tmp_path / "short").write_bytes(b"PA")
     (tmp_path / "lines").write_bytes(b"{}\n")
+    os.mkfifo(tmp_path / "pipe")
 
-    assert not any(is_parquet(tmp_path / name) for name in ("short", "lines", "missing", "."))
+    assert not any(reader_of(tmp_path / name) for name in ("short", "lines", "missing", ".", "pipe"))

@@ -6,12 +6,15 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tokenstore.config import StoreConfig
+from tokenstore.errors import DurabilityError
 from tokenstore.journal.disk import Directory, File
 from tokenstore.journal.flights import KernelFlight, SharedFlight, flight_for
 from tokenstore.journal.root import Root
 from tokenstore.journal.syncs import Wish
-from tokenstore.testing import SimulatedDisk
+from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 
 ROOT = Path("/root-of-the-store")
 
@@ -23,15 +26,17 @@ class PlayedSyncs:
 
     def __init__(self) -> None:
         self.keys: list[int] = []
+        self.kinds: list[bool] = []
         self.takes = self.size
         self.outcomes: list[list[tuple[int, OSError | None]]] = []
         self.broken: OSError | None = None
         self.closed = False
 
-    def begin(self, files: Sequence[tuple[int, File]]) -> int:
+    def begin(self, files: Sequence[tuple[int, File]], *, whole: bool) -> int:
         """Take the first ones."""
         taken = [key for key, _ in files][: self.takes]
         self.keys += taken
+        self.kinds += [whole] * len(taken)
         return len(taken)
 
     def end(self, *ended: tuple[int, OSError | None]) -> None:
@@ -127,6 +132,63 @@ def test_what_ends_late_is_taken_for_nothing_else() -> None:
     syncs.end((0, None), (1, None))
     assert flight.fulfil([], wait=True) == []
     assert flight.pending == 2
+
+
+def test_names_wait_for_what_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wishes for the names shares one sync with those whose files were on their way when the first one came."""
+    monkeypatch.setattr("tokenstore.journal.flights.PATIENT_SECONDS", 60.0)
+    root, (a, b, c), _ = setting()
+    syncs = PlayedSyncs()
+    flight = KernelFlight(root, syncs)
+    flight.fulfil([a, b], wait=False)
+    first, second = Wish(None), Wish(None)
+
+    flight.fulfil([first], wait=False)
+    syncs.end((0, None))
+    early = flight.fulfil([second, c], wait=True)
+    syncs.end((1, None))
+    last = flight.fulfil([], wait=True)
+    made = root.counters.fsyncs
+    named = flight.fulfil([], wait=False)
+
+    assert (early, last, named) == ([a], [b], [first, second])
+    assert root.counters.fsyncs - made == 1
+    assert (flight.pending, first.failure, second.failure) == (1, None, None)
+
+
+def test_names_do_not_wait_long_for_a_slow_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a file that was on its way takes long, the names are made durable without it."""
+    monkeypatch.setattr("tokenstore.journal.flights.PATIENT_SECONDS", 0.0)
+    root, (a, *_), _ = setting()
+    names = Wish(None)
+    flight = KernelFlight(root, PlayedSyncs())
+
+    first = flight.fulfil([a], wait=False)
+    second = flight.fulfil([names], wait=False)
+
+    assert (first, second, flight.pending) == ([], [names], 1)
+
+
+def test_a_failed_sync_of_names_fails_all_who_shared_it() -> None:
+    """Everybody who wished for the names gets a failure of his own."""
+    disk = FailingDisk(SimulatedDisk(), Fault(call="directory_sync"))
+    root = Root(disk.open_root(ROOT), StoreConfig())
+    wishes = [Wish(None), Wish(None)]
+
+    assert KernelFlight(root, PlayedSyncs()).fulfil(wishes, wait=True) == wishes
+    assert [type(wish.failure) for wish in wishes] == [DurabilityError] * 2
+    assert wishes[0].failure is not wishes[1].failure
+
+
+def test_a_whole_file_is_not_synced_by_its_bytes() -> None:
+    """Files of which everything is to be durable go to the kernel apart from those of which the bytes are."""
+    root, (a, b, c), _ = setting()
+    a.whole = c.whole = True
+    syncs = PlayedSyncs()
+
+    KernelFlight(root, syncs).fulfil([a, b, c], wait=False)
+
+    assert syncs.kinds == [False, True, True]
 
 
 def test_a_flight_gives_its_place_back() -> None:

@@ -29,7 +29,8 @@ def all_of(syncs: KernelSyncs, count: int) -> dict[int, OSError | None]:
     return ended
 
 
-def test_every_sync_ends_under_its_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["fsync", "fdatasync"])
+def test_every_sync_ends_under_its_key(whole: bool, tmp_path: Path) -> None:
     """Syncs of many files, begun together, all end without a failure, each under the key that was given."""
     directory = OsDisk().open_root(tmp_path)
     files = [directory.open(f"f{number}", "create") for number in range(20)]
@@ -39,7 +40,7 @@ def test_every_sync_ends_under_its_key(tmp_path: Path) -> None:
     syncs = directory.syncs()
     assert syncs is not None
 
-    begun = syncs.begin([(1000 + number, file) for number, file in enumerate(files)])
+    begun = syncs.begin([(1000 + number, file) for number, file in enumerate(files)], whole=whole)
     ended: dict[int, OSError | None] = {}
     while len(ended) < begun:
         ended.update(syncs.ended(wait=True))
@@ -58,12 +59,22 @@ def test_nothing_is_waited_for_without_being_asked() -> None:
     assert ended == []
 
 
+def test_who_waits_waits_a_moment() -> None:
+    """Waiting comes to its end when nothing ends for a while: others may have come who need not wait for that."""
+    syncs = syncs_or_skip()
+
+    ended = syncs.ended(wait=True)
+    syncs.close()
+
+    assert ended == []
+
+
 def test_what_the_kernel_does_not_take_is_told(tmp_path: Path) -> None:
     """A descriptor that cannot be synced ends the run: those before it are begun, and their number is given."""
     good = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     syncs = syncs_or_skip()
 
-    begun = syncs.start([(1, good), (2, good), (3, 999_999), (4, good)])
+    begun = syncs.start([(1, good), (2, good), (3, 999_999), (4, good)], whole=False)
     ended = all_of(syncs, begun)
     syncs.close()
     os.close(good)

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from tests.samples import LIMIT, entry, foreign_line, line_of
-from tokenstore.codec import encode_entry
+from tests.samples import LIMIT, entry, foreign_line, line_of, vouched
+from tokenstore.codec import LineHead, encode_entry
 from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.logfile import CHUNK
 from tokenstore.journal.recovery import Found, LineReader, RawLine, Read, split_lines
@@ -206,9 +206,7 @@ class TestReading:
     def test_an_entry_is_decoded(self) -> None:
         """A line that was found is read whole, from its bytes or from its place."""
         lines = lines_of(b"\n".join(GOOD) + b"\n")
-        found = list(lines.find(0, 10_000))[1]
-
-        stored = lines.decode(found)
+        found, stored = list(lines.read_whole(0, 10_000))[1]
 
         assert stored is not None
         assert stored.entry == entry("c1")
@@ -216,7 +214,19 @@ class TestReading:
 
     def test_what_is_none_after_all_is_left_out(self) -> None:
         """A line that its checksum vouches for and that is no entry all the same is none."""
-        line = foreign_line({"rollout_id": "r", "model_call_id": "c"})
-        found = Found(0, len(line) + 1, payload=line)
+        line = vouched(foreign_line({"rollout_id": "r", "model_call_id": "c"}))
 
-        assert lines_of(line).decode(found) is None
+        ((found, stored),) = lines_of(line + b"\n").read_whole(0, 10_000)
+
+        assert found.head == LineHead("c", None)
+        assert stored is None
+
+    def test_reading_whole_finds_the_same(self) -> None:
+        """Whoever reads lines whole is told of each what one who only looks at them is told."""
+        bad = [b"", b"{", bytes(9) + GOOD[0], GOOD[1][:-2] + b"0}", foreign_line({"rollout_id": "s"}), GOOD[0][:40]]
+        lines = lines_of(b"\n".join([GOOD[0], *bad, GOOD[1]]))
+
+        whole = list(lines.read_whole(0, 10_000))
+
+        assert [found for found, _ in whole] == list(lines.find(0, 10_000))
+        assert [stored is not None for _, stored in whole] == [bool(found.head) for found, _ in whole]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -178,6 +179,33 @@ def fork_in_a_section(root: str) -> None:
     thread.join()
 
 
+def fork_while_opening(root: str) -> None:
+    """Fork when a lock file has been opened and nobody knows of its descriptor yet, then be held with that lock."""
+    put_here(TokenCaptureStore(root), "before")
+    real, pids = os.open, list[int]()
+
+    def forking(path: str, *args: Any, **options: Any) -> int:
+        descriptor = real(path, *args, **options)
+        if not pids and str(path).endswith(".lock"):
+            pids.append(_fork())
+            if pids == [0]:
+                sys.stdin.readline()
+                os._exit(0)
+        return descriptor
+
+    disk = HeldDisk(OsDisk())
+    disk.hold("datasync")
+    store = TokenCaptureStore(root, _disk=disk)
+    setattr(os, "open", forking)  # noqa: B010 - mypy would not have it
+    thread = threading.Thread(target=put_here, args=(store, "held"))
+    thread.start()
+    anyio.run(disk.reached)
+    say("child", *pids)
+    sys.stdin.readline()
+    disk.free()
+    thread.join()
+
+
 def spawn(root: str) -> None:
     """Start workers as multiprocessing does it by default on newer systems; each has a store of its own."""
     store = TokenCaptureStore(root)
@@ -274,6 +302,7 @@ CHILDREN: dict[str, Callable[..., None]] = {
         exit_later,
         fork_and_use,
         fork_in_a_section,
+        fork_while_opening,
         spawn,
         put_until_stopped,
         share,

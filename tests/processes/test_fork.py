@@ -52,10 +52,11 @@ def test_a_childs_end_does_not_give_the_parents_lock_back(tmp_path: Path) -> Non
     assert not is_locked(lock)
 
 
-def test_a_child_does_not_keep_a_dead_parents_lock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["fork_in_a_section", "fork_while_opening"])
+def test_a_child_does_not_keep_a_dead_parents_lock(how: str, tmp_path: Path) -> None:
     """A child that lives on after its parent was killed in a critical section does not hold the lock."""
     lock = tmp_path / "r.tokens.lock"
-    with start("fork_in_a_section", tmp_path) as parent:
+    with start(how, tmp_path) as parent:
         assert parent.line() == "acked before"
         pid = int(parent.line().split()[1])
         held = is_locked(lock)

@@ -44,14 +44,14 @@ def status(answer: bytes) -> int:
 
 POST = "POST /rollouts/{}/v1/chat/completions"
 PIECES = b"".join(b"1\r\n%c\r\n" % byte for byte in ASK) + b"0\r\n\r\n"
-REQUESTS: dict[str, tuple[bytes, int, int]] = {
+REQUESTS: dict[str, tuple[bytes, int | tuple[int, int], int]] = {
     "HEAD": (head("HEAD /v1/models"), 200, 0),
     "HEAD of a call": (head(POST.replace("POST", "HEAD")), 200, 0),
     "OPTIONS": (head(POST.replace("POST", "OPTIONS")), 200, 0),
     "OPTIONS of everything": (head("OPTIONS *"), 404, 0),
-    "another server's target": (head("POST http://other/v1/chat/completions", "content-length: 0"), 404, 0),
+    "another server's target": (head("POST http://other/v1/chat/completions", "content-length: 0"), (400, 404), 0),
     "a byte a chunk": (head(POST, "transfer-encoding: chunked") + PIECES, 200, 1),
-    "a length beside chunks": (head(POST, "transfer-encoding: chunked", "content-length: 3") + PIECES, 200, 1),
+    "a length beside chunks": (head(POST, "transfer-encoding: chunked", "content-length: 3") + PIECES, (200, 400), 1),
     "two lengths": (head(POST, "content-length: 3", "content-length: 4") + ASK, 400, 0),
     "no length": (head(POST) + ASK, 400, 0),
     "chunks that are none": (head(POST, "transfer-encoding: chunked") + b"zz\r\n", 400, 0),
@@ -81,7 +81,9 @@ REQUESTS: dict[str, tuple[bytes, int, int]] = {
     "control by another method": (head("PUT /control/retire", "content-length: 0"), 405, 0),
     "control, encoded": (head("GET /%63ontrol/statistics"), 401, 0),
 }  # fmt: skip
-"""What a client sends, where `{}` is the rollout; the status that it gets, and the entries that it leaves."""
+"""What a client sends, where `{}` is the rollout; the status that it gets, two where the parsers of the two servers
+read differently, and the entries that it leaves if it is answered.
+"""
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -92,11 +94,12 @@ def test_strange_requests(name: str, proxy: Running) -> None:
 
     answer = told(proxy, sent.replace(b"{}", rollout_id.encode(), 1))
 
-    assert status(answer) == wanted, answer
+    assert status(answer) in (wanted if isinstance(wanted, tuple) else (wanted,)), answer
     named = rollout_id + ("-A" if "encoded rollout" in name else "")
     files = list(proxy.root.glob(f"{rollout_id}*"))
-    assert bool(files) == bool(entries)
-    if entries:
+    left = bool(entries) and status(answer) == 200
+    assert bool(files) == left
+    if left:
         snapshot = proxy.settled(named)
         assert ([SHORT.same(entry) for entry in snapshot.entries], snapshot.incomplete) == ([True], False)
 

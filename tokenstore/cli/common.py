@@ -44,16 +44,28 @@ class CommandError(Exception):
     """The command cannot go on; its message is for the user."""
 
 
+class UsageError(CommandError):
+    """The command line is wrong in a way that argparse does not see."""
+
+
 def add_root(parser: argparse.ArgumentParser) -> None:
     """Give a sub-command its `--root`, which the environment may supply."""
     default = os.environ.get(ROOT_VARIABLE) or None
     parser.add_argument(
         "--root",
         metavar="DIR",
+        type=_root,
         default=default,
         required=default is None,
         help=f"directory of the store (default: ${ROOT_VARIABLE})",
     )
+
+
+def _root(text: str) -> str:
+    """Refuse an empty name, as an unset variable of a shell leaves it: it would mean the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name the directory, . for this one")
+    return text
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +138,8 @@ def explain(error: BaseException) -> int:
     _settle_stdout()
     if isinstance(cause, BrokenPipeError):
         return EXIT_PIPE_CLOSED
+    if isinstance(cause, UsageError):
+        return _complain(str(cause), EXIT_USAGE)
     if isinstance(cause, CommandError | TokenStoreError):
         return _complain(str(cause), EXIT_FAILED)
     if isinstance(cause, OSError):

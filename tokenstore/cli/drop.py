@@ -11,6 +11,7 @@ from tokenstore.cli.common import (
     EXIT_FAILED,
     EXIT_OK,
     CommandError,
+    UsageError,
     add_output,
     add_root,
     complete_rollouts,
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     root = existing_root(arguments.root)
     pair = arguments.snapshot_id, arguments.version
     if (pair[0] is None) != (pair[1] is None):
-        raise CommandError("--snapshot-id and --version belong together; give both or none")
+        raise UsageError("--snapshot-id and --version belong together; give both or none")
     if pair[0] is None:
         pair = run_async(_pair, str(root), rollout_id, backend=arguments.backend)
     named = f"{rollout_id} (snapshot {printable(pair[0])}, version {pair[1]})"
@@ -73,4 +74,5 @@ async def _pair(root: str, rollout_id: str) -> tuple[str, int]:
 
 async def _drop(root: str, rollout_id: str, snapshot_id: str, version: int) -> bool:
     async with TokenCaptureStore(root) as store:
+        await require(store, rollout_id)
         return await store.drop(rollout_id, snapshot_id=snapshot_id, version=version)

@@ -1,10 +1,11 @@
-"""`tokenstore ingest FILE...`: entries from JSONL, or from Parquet that `export` gave, into a store.
+"""`tokenstore ingest FILE...`: entries from JSONL, or from Parquet or npz that `export` gave, into a store.
 
 1. Memory is bounded: a window of lines is read, decoded in a worker thread and stored before the next one is read.
 2. Inside a window at most 64 rollouts go in concurrently; the lines of one rollout one after the other.
 3. A line that is refused is reported with file and number, and the others go on. A disk that fails, or a lock that
    stays held, ends the run: going on would put later lines of a rollout before the failed one.
 4. Running the same command again is safe: what is there already counts as such.
+5. A rollout that Parquet or npz calls incomplete is marked so, before its first entry. Lines of JSONL do not say it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
@@ -23,9 +24,11 @@ import anyio
 from anyio import to_thread
 
 from tokenstore import (
+    CorruptRolloutError,
     DurabilityError,
     InvalidEntryError,
     LockTimeoutError,
+    TokenCaptureRetiredError,
     TokenCaptureStore,
     TokenEntry,
     TokenStoreError,
@@ -34,7 +37,9 @@ from tokenstore.cli.common import EXIT_FAILED, EXIT_OK, CommandError, add_output
 from tokenstore.cli.lines import Line, LineSplitter, Refusal, decode, refusal_of
 from tokenstore.cli.output import Output, human_seconds, printable
 from tokenstore.config import MAX_ENTRY_BYTES
-from tokenstore.export import is_parquet, read_entries
+from tokenstore.export import reader_of
+from tokenstore.export.columns import Exported
+from tokenstore.export.reading import Reader
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -50,12 +55,15 @@ Advance = Callable[[float], None]
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command to the command line."""
     about = (
-        "Store entries from JSONL, one JSON object a line, blank lines ignored, or from Parquet that 'export' gave. A "
-        "line or row that is refused is reported with its file and number and the others are kept; the exit status is "
-        "then 1. Lines of one rollout are stored in their order. Running it again stores nothing twice."
+        "Store entries from JSONL, one JSON object a line, blank lines ignored, or from Parquet or npz that 'export' "
+        "gave. A line or row that is refused is reported with its file and number and the others are kept; the exit "
+        "status is then 1. Lines of one rollout are stored in their order. Running it again stores nothing twice. "
+        "Rollouts that Parquet or npz calls incomplete are marked so; lines of JSONL do not say it."
     )
-    parser = commands.add_parser("ingest", help="store entries from JSONL or Parquet", description=about)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="JSONL or Parquet of entries, - for JSONL on stdin")
+    parser = commands.add_parser("ingest", help="store entries from JSONL, Parquet or npz", description=about)
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="JSONL, Parquet or npz of entries, - for JSONL on stdin"
+    )
     add_root(parser)
     add_output(parser)
     parser.set_defaults(run=run)
@@ -88,6 +96,7 @@ class _Ingest:
         self._store = store
         self._output = output
         self._lines = self._accepted = self._refused = self._unreadable = 0
+        self._masked: set[str] = set()
         self._started = perf_counter()
 
     @property
@@ -99,8 +108,9 @@ class _Ingest:
         """Store the entries of one file."""
         name = "<stdin>" if file == "-" else printable(file)
         try:
-            if file != "-" and await to_thread.run_sync(_is_parquet, file):
-                await self._rows(name, file)
+            read = None if file == "-" else await to_thread.run_sync(_reader_of, file)
+            if read is not None:
+                await self._rows(name, file, read)
             else:
                 await self._lines_of(name, file, advance)
         except CommandError as error:
@@ -119,17 +129,27 @@ class _Ingest:
             self._give_up(name, error)
         await self._window(name, _decode_all(splitter.end()))
 
-    async def _rows(self, name: str, file: str) -> None:
-        """Store the rows of a Parquet file."""
+    async def _rows(self, name: str, file: str, read: Reader) -> None:
+        """Store the rows of an export that is no JSONL."""
         number = 0
-        with closing(_parquet_rows(file)) as batches:
+        with closing(_rows_of(file, read)) as batches:
             while not self.stopped and (batch := await to_thread.run_sync(next, batches, None)) is not None:
                 rows = [
-                    (row, refusal_of(row, entry) if isinstance(entry, TokenStoreError) else entry)
-                    for row, entry in enumerate(batch, number + 1)
+                    (row, refusal_of(row, each.entry) if isinstance(each.entry, TokenStoreError) else each.entry)
+                    for row, each in enumerate(batch, number + 1)
                 ]
                 number += len(rows)
+                await self._mask(batch)
                 await self._window(name, rows)
+
+    async def _mask(self, batch: Sequence[Exported]) -> None:
+        """Mark rollouts that were incomplete where they came from, before anything of them is stored."""
+        masked = {each.entry.rollout_id for each in batch if each.incomplete and isinstance(each.entry, TokenEntry)}
+        for rollout_id in sorted(masked - self._masked):
+            with suppress(TokenCaptureRetiredError, CorruptRolloutError):  # then the entries are refused, and say why
+                if not (await self._store.peek(rollout_id)).incomplete:
+                    await self._store.mark_incomplete(rollout_id)
+        self._masked |= masked
 
     def summarise(self) -> None:
         """Say what became of the lines."""
@@ -195,21 +215,21 @@ def _decode_all(lines: Iterable[Line]) -> list[tuple[int, TokenEntry | Refusal]]
     return [(line.number, decode(line, MAX_ENTRY_BYTES)) for line in lines]
 
 
-def _is_parquet(file: str) -> bool:
+def _reader_of(file: str) -> Reader | None:
     try:
-        return is_parquet(Path(file))
+        return reader_of(Path(file))
     except OSError as error:
         raise CommandError(error.strerror or describe(error)) from error
 
 
-def _parquet_rows(file: str) -> Generator[list[TokenEntry | TokenStoreError]]:
-    """Give the rows of a Parquet file.
+def _rows_of(file: str, read: Reader) -> Generator[list[Exported]]:
+    """Give the rows of an export.
 
     Raises:
         CommandError: It cannot be read, or holds no entries.
     """
     try:
-        yield from read_entries(Path(file))
+        yield from read(Path(file))
     except (InvalidEntryError, ModuleNotFoundError) as error:
         raise CommandError(str(error)) from error
     except OSError as error:

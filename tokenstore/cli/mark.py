@@ -9,7 +9,7 @@ from tokenstore import TokenCaptureSnapshot, TokenCaptureStore
 from tokenstore.cli.acting import require
 from tokenstore.cli.common import EXIT_OK, add_output, add_root, complete_rollouts, existing_root, run_async
 from tokenstore.cli.output import Output, printable
-from tokenstore.ids import validate_rollout_id
+from tokenstore.ids import validate_model_call_id, validate_rollout_id
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -32,6 +32,8 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Mark; with `--json` one document."""
     rollout_id = validate_rollout_id(arguments.rollout)
+    if arguments.call:  # the store would record a wrong one as blank, for good
+        validate_model_call_id(arguments.call)
     existing_root(arguments.root)
     snapshot = run_async(_mark, arguments.root, rollout_id, arguments.call, backend=arguments.backend)
     if output.json:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+WORD = 12
+"""Letters of a column of text that a line of its cell holds at least."""
+
+
 @attrs.frozen
 class Column:
     """A column of a table; numbers go to the right."""
@@ -138,16 +142,41 @@ def _console(stream: TextIO) -> Console | None:
 
 
 def _rich_table(console: Console, title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    console.print(_table(title, columns, rows))
+    if _least_width(columns, rows) > console.width:
+        _cards(title, columns, rows)
+    else:
+        console.print(_table(title, columns, rows))
+
+
+def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
+    """Return how many characters a framed table needs to be read: numbers whole, of words a dozen letters."""
+    needed = 0
+    for place, column in enumerate(columns):
+        cells = max((len(row[place]) for row in rows), default=0)
+        header = max(map(len, column.name.split()), default=0)
+        needed += max(header, cells if column.right else min(cells, WORD))
+    return needed + 3 * len(columns) - 1
+
+
+def _cards(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Write each row as lines, for a terminal that is too narrow for a table."""
+    lines = [title] if title else []
+    for row in rows:
+        cells = zip(columns, row, strict=True)
+        lines += ["; ".join(f"{column.name} {cell}".strip() for column, cell in cells if cell), ""]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        table.add_column(column.name, justify="right" if column.right else "left", overflow="fold")
+        if column.right:  # a number that goes on in the next line is another number
+            table.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True)
+        else:
+            table.add_column(column.name, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # text, so that an id in square brackets is no markup
     return table

@@ -20,7 +20,7 @@ import attrs
 from anyio import to_thread
 
 from tokenstore import TokenCaptureStore
-from tokenstore.cli.common import EXIT_OK, CommandError, add_output, add_root, existing_root, run_async
+from tokenstore.cli.common import EXIT_OK, CommandError, UsageError, add_output, add_root, existing_root, run_async
 from tokenstore.cli.output import Column, Output, human_bytes, human_seconds, printable
 from tokenstore.cli.units import seconds
 from tokenstore.cli.watching import Change, Look, Samples, change, parse_metrics, quantile, rate
@@ -56,7 +56,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Watch; with `--json` one object a line for each interval."""
     if arguments.metrics and not arguments.metrics.startswith(("http://", "https://")):
-        raise CommandError("--metrics is a URL that begins with http:// or https://")
+        raise UsageError("--metrics is a URL that begins with http:// or https://")
     existing_root(arguments.root)
     with _painting(output) as paint:
         run_async(_watch, arguments, paint, backend=arguments.backend)

@@ -9,8 +9,8 @@ import re
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES: dict[str, int] = {"": 1, **{unit: 1000**power for power, unit in enumerate(("kb", "mb", "gb", "tb"), 1)}}
 _BYTES |= {"b": 1, **{unit: 1024**power for power, unit in enumerate(("kib", "mib", "gib", "tib"), 1)}}
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.ASCII)
 
 
 def seconds(text: str) -> float:

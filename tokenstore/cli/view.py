@@ -17,6 +17,7 @@ from tokenstore.cli.acting import require
 from tokenstore.cli.common import (
     EXIT_OK,
     CommandError,
+    UsageError,
     add_output,
     add_root,
     complete_rollouts,
@@ -66,11 +67,11 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Write the page; with `--json` one document says where."""
     if arguments.all == (arguments.rollout is not None):
-        raise CommandError("give a rollout, or --all")
+        raise UsageError("give a rollout, or --all")
     if arguments.all and arguments.tokenizer:
-        raise CommandError("--tokenizer is for the page of a rollout")
+        raise UsageError("--tokenizer is for the page of a rollout")
     if output.json and arguments.out == "-":
-        raise CommandError("--json and -o - both want stdout")
+        raise UsageError("--json and -o - both want stdout")
     root = str(existing_root(arguments.root))
     rollout_id = None if arguments.all else validate_rollout_id(arguments.rollout)
     target = arguments.out or (f"{rollout_id}.html" if rollout_id else OVERVIEW_FILE)

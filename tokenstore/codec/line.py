@@ -59,6 +59,11 @@ class StoredLine:
     """The earlier call with whose ids the prompt begins."""
 
     @property
+    def head(self) -> LineHead:
+        """What the line is about."""
+        return LineHead(self.entry.model_call_id, self.base.model_call_id if self.base else None)
+
+    @property
     def own_ids(self) -> bytes:
         """The packed ids that the line itself holds: prompt or rest, then generation."""
         return little_endian(array("I", self.entry.prompt_token_ids) + array("I", self.entry.generation_token_ids))

@@ -188,7 +188,8 @@ class PromptReader:
             base = base.base
         prompt, generation = self._held[base.offset] if base is not None else ([], [])
         for offset, (rest, generated) in reversed(chain):
-            prompt = [*prompt, *generation, *rest] if prompt or generation else rest
+            # One allocation of the right size; unpacking would let the list grow twice, and touch more memory.
+            prompt = prompt + (generation + rest) if prompt or generation else rest
             generation = generated
             self._hold(offset, prompt, generation)
         return line.entry if seen.base is None else line.with_prompt(prompt)

@@ -208,19 +208,27 @@ def _check_counts(call: Call, length: int, counts: Mapping[str, int], what: str)
 
 def _extra(call: Call, answer: Answer, ids: list[int], log_probs: list[float]) -> dict[str, Any]:
     clamped = 0 if FLOORS.isdisjoint(log_probs) else sum(value in FLOORS for value in log_probs)
-    facts = {
+    said = {
         **_weights(call, answer, len(ids)),
         **({"finish_reason": answer.finish_reason} if answer.finish_reason is not None else {}),
         **({"clamped_log_probs": clamped} if clamped else {}),
         **answer.facts,
-        **({"sampling": dict(call.sampling)} if call.sampling is not None else {}),
     }
-    mode = {} if call.logprobs_mode is None else {"logprobs_mode": call.logprobs_mode}
-    passed = {**mode, **(call.extra or {})}
-    for key in facts.keys() & passed.keys():
-        if facts[key] != passed[key]:
-            call.disagree(key, "of the answer differs from the one that was passed")
-    return {**facts, **passed}
+    passed = {
+        **({"sampling": dict(call.sampling)} if call.sampling is not None else {}),
+        **({"logprobs_mode": call.logprobs_mode} if call.logprobs_mode is not None else {}),
+    }
+    extra = call.extra or {}
+    _same(call, said, passed, "of the answer differs from the one that was passed")
+    _same(call, passed, extra, "is passed twice, by itself and in extra, and differs")
+    _same(call, said, extra, "of the answer differs from the one that was passed in extra")
+    return {**said, **passed, **extra}
+
+
+def _same(call: Call, one: Mapping[str, Any], other: Mapping[str, Any], problem: str) -> None:
+    for key in one.keys() & other.keys():
+        if one[key] != other[key]:
+            call.disagree(key, problem)
 
 
 def _weights(call: Call, answer: Answer, length: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Literal, NoReturn, TypedDict
 
 import attrs
@@ -39,6 +40,11 @@ def _mapping(_: Call, field: attrs.Attribute[Any], value: object) -> None:
         raise TypeError(f"{field.name} is of type {type(value).__name__}, it must be a mapping")
 
 
+def _flag(_: Call, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{field.name} is of type {type(value).__name__}, it must be True or False")
+
+
 @attrs.frozen(kw_only=True)
 class Call:
     """A call to an engine, as its sender knows it."""
@@ -55,7 +61,7 @@ class Call:
     """Temperature and whatever else was asked, kept in `extra`."""
     logprobs_mode: LogProbsMode | None = attrs.field(default=None, validator=_mode)
     """What the engine was started with, kept in `extra`."""
-    accept_aborted: bool = False
+    accept_aborted: bool = attrs.field(default=False, validator=_flag)
     """Take what an aborted answer holds, with `finish_reason` saying so; partial rollouts need it."""
     extra: Mapping[str, Any] | None = attrs.field(default=None, validator=_mapping)
     """The caller's own fields, such as `group_id` and `reward`."""
@@ -103,3 +109,14 @@ class Call:
 
     def _raise(self, kind: type[EngineAnswerError], field: str, problem: str, numbers: dict[str, int]) -> NoReturn:
         raise kind(self.engine, field, problem, model_call_id=self.model_call_id, numbers=numbers) from None
+
+
+def options_of(known: Mapping[str, Mapping[str, Any]], endpoint: str) -> dict[str, Any]:
+    """Give the options of an endpoint, a copy that is the caller's own.
+
+    Raises:
+        ValueError: It is none of those known.
+    """
+    if endpoint not in known:
+        raise ValueError(f"endpoint {endpoint!r} is not known, there are {', '.join(known)}")
+    return deepcopy(dict(known[endpoint]))

@@ -93,9 +93,9 @@ def read_answer(call: Call, body: Any) -> Answer:
         created_at=time_of(call, root, "created"),
         items=items,
         item_index=0 if items else None,
-        routed_experts=_first(choice, message, meta, optional_object(call, root, "sglext"), key="routed_experts"),
+        routed_experts=_only(call, "routed_experts", choice, message, meta, optional_object(call, root, "sglext")),
         weight_version=text_of(call, metadata, "weight_version", "metadata"),
-        weight_versions=_first(choice, meta, metadata, key="weight_versions"),
+        weight_versions=_only(call, "weight_versions", choice, meta, metadata),
     )
 
 
@@ -195,9 +195,12 @@ def counted(field: str, count: int | None) -> dict[str, int]:
     return {} if count is None else {field: count}
 
 
-def _first(*holders: Mapping[str, Any], key: str) -> Any:
-    """Give the first value under a key that is not null."""
-    return next((holder[key] for holder in holders if holder.get(key) is not None), None)
+def _only(call: Call, key: str, *holders: Mapping[str, Any]) -> Any:
+    """Give the value under a key, wherever it is; in several places it must be the same."""
+    found = [holder[key] for holder in holders if holder.get(key) is not None]
+    if any(other != found[0] for other in found[1:]):
+        call.disagree(key, f"is in {len(found)} places, and differs", places=len(found))
+    return found[0] if found else None
 
 
 def _piece_of(meta: Meta, where: str) -> Piece:

@@ -15,7 +15,7 @@ from tokenstore.engines.call import About
 from tokenstore.engines.choices import Piece, read_choice, read_root, response_id
 from tokenstore.engines.messages import Message
 from tokenstore.engines.streams import Assembler
-from tokenstore.engines.values import list_of, object_of, text_of, time_of
+from tokenstore.engines.values import list_of, object_of, optional_object, text_of, time_of
 
 
 class ChoiceAssembler(Assembler):
@@ -32,6 +32,7 @@ class ChoiceAssembler(Assembler):
         self._message = Message()
         self._finish: str | None = None
         self._weight_versions: Any = None
+        self._routed_experts: Any = None
         self._counts: tuple[dict[str, int], dict[str, int]] = ({}, {})
 
     def _generated(self) -> int:
@@ -40,14 +41,18 @@ class ChoiceAssembler(Assembler):
     def _take(self, event: Mapping[str, Any], where: str) -> None:
         self._take_head(event, where)
         self._take_root(read_root(self._call, event))
-        choices = [] if event.get("choices") is None else list_of(self._call, event["choices"], f"{where}.choices")
-        for at, choice in enumerate(choices):
-            self._take_choice(object_of(self._call, choice, f"{where}.choices[{at}]"), f"{where}.choices[{at}]")
+        self._take_experts(optional_object(self._call, event, "sglext", where), f"{where}.sglext")
+        choices = list_of(self._call, event["choices"], f"{where}.choices")
+        if len(choices) > 1:
+            problem = f"are {len(choices)}, one is needed: each would be a sample of its own, so ask for n=1"
+            self._call.wrong(f"{where}.choices", problem, choices=len(choices))
+        for choice in choices:
+            self._take_choice(object_of(self._call, choice, f"{where}.choices[0]"), f"{where}.choices[0]")
         self._take_usage(event.get("usage"), where, beside_choices=bool(choices))
 
     def _take_head(self, event: Mapping[str, Any], where: str) -> None:
         """Check that all chunks are of one answer; the first says which."""
-        if "choices" not in event:
+        if event.get("choices") is None:
             self._call.wrong(f"{where}.choices", "are not there; is this the stream of another engine, or endpoint?")
         given = response_id(self._call, event)
         known = given if self._head is None else response_id(self._call, self._head)
@@ -75,6 +80,16 @@ class ChoiceAssembler(Assembler):
         self._take_tokens(piece, where)
         self._message.grow(self._call, choice, where)
         self._take_finish(choice, where)
+        self._take_experts(choice, where)
+
+    def _take_experts(self, holder: Mapping[str, Any], where: str) -> None:
+        """Keep the routing, which is of the whole answer: what differs when it comes again would be lost."""
+        given = holder.get("routed_experts")
+        if given is None:
+            return
+        if self._routed_experts is not None and given != self._routed_experts:
+            self._call.disagree(f"{where}.routed_experts", "comes a second time, and differs", chunks=self._chunks)
+        self._routed_experts = given
 
     def _take_tokens(self, piece: Piece, where: str) -> None:
         ids, log_probs = agreed(self._call, piece.ids), agreed(self._call, piece.log_probs)
@@ -134,5 +149,6 @@ class ChoiceAssembler(Assembler):
             created_at=time_of(self._call, head, "created"),
             items=items,
             item_index=0 if items else None,
+            routed_experts=self._routed_experts,
             weight_versions=self._weight_versions,
         )

@@ -60,7 +60,7 @@ def raise_failure(call: Call, body: Mapping[str, Any], *, generated: int) -> Non
     """
     failure = failure_in(body)
     if failure is not None:
-        count = max(generated, int(failure.generated))
+        count = max(generated, int(failure.generated or _holds_an_answer(body)))
         call.failed(status=failure.status, code=failure.code, generated=count)
 
 
@@ -123,9 +123,11 @@ def _failure_of(body: Any) -> Failure | None:
     """Find an error in a body whose status said that it is one, so that the bare object of OpenAI's client counts."""
     if not isinstance(body, Mapping):
         return None
-    if any(body.get(key) for key in ("choices", "output", "output_ids", "tokens")):
-        return Failure(generated=True)
-    return failure_in(body) or _failure(body)
+    return Failure(generated=True) if _holds_an_answer(body) else failure_in(body) or _failure(body)
+
+
+def _holds_an_answer(body: Mapping[str, Any]) -> bool:
+    return any(body.get(key) for key in ("choices", "output", "output_ids", "tokens"))
 
 
 def _failure(error: Mapping[str, Any]) -> Failure:

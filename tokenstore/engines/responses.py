@@ -74,7 +74,8 @@ class StreamAssembler(Assembler):
             self._call.wrong(where, "comes after the end of the response: two streams were mixed")
         if kind in _FAILED:
             response = optional_object(self._call, event, "response", where)
-            self._check({"error": response.get("error") or {**event, "type": None}})
+            error = response.get("error") or {**event, "type": None}
+            self._check({"error": error, "output": response.get("output")})
         if kind in _ENDED:
             self._response = object_of(self._call, event.get("response"), f"{where}.response")
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Unpack
 import attrs
 
 from tokenstore.engines.answer import Answer, Carrier, agreed, content_of, entry_of
-from tokenstore.engines.call import About, Call
+from tokenstore.engines.call import About, Call, options_of
 from tokenstore.engines.choices import counted, read_answer
 from tokenstore.engines.deltas import ChoiceAssembler
 from tokenstore.engines.failures import raise_failure, refusal_in, status_in
@@ -31,19 +31,21 @@ from tokenstore.records import RefusalRecord, TokenEntry
 
 ENGINE = "sglang"
 
-_GENERATE: dict[str, Any] = {"return_logprob": True, "return_prompt_token_ids": True}
-_CHAT: dict[str, Any] = {
-    "logprobs": True,
-    "return_token_ids": True,
-    "return_prompt_token_ids": True,
-    "return_meta_info": True,
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "generate": {"return_logprob": True, "return_prompt_token_ids": True},
+    "chat": {
+        "logprobs": True,
+        "return_token_ids": True,
+        "return_prompt_token_ids": True,
+        "return_meta_info": True,
+    },
+    "completions": {"logprobs": 0, "return_token_ids": True},
 }
 _CHAT_STREAM: dict[str, Any] = {
     "logprobs": True,
     "return_input_ids_in_sglext": True,
     "return_output_ids_in_sglext": True,
 }
-_COMPLETIONS: dict[str, Any] = {"logprobs": 0, "return_token_ids": True}
 
 
 def request_options(
@@ -57,11 +59,17 @@ def request_options(
 
     Returns:
         Members of the request's body; with the openai client, its `extra_body` (and `stream=True` beside it).
+
+    Raises:
+        ValueError: There is no such endpoint; the message names those that there are.
     """
+    whole = options_of(_OPTIONS, endpoint)
+    if not stream:
+        return whole
     if endpoint == "generate":
-        return {**_GENERATE, **({"stream": True} if stream else {})}
-    whole = _CHAT_STREAM if stream and endpoint == "chat" else _CHAT if endpoint == "chat" else _COMPLETIONS
-    return {**whole, **({"stream": True, "stream_options": {"include_usage": True}} if stream else {})}
+        return {**whole, "stream": True}
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    return {**(_CHAT_STREAM if endpoint == "chat" else whole), **streamed}
 
 
 def entry_from_response(response: Any, *, rollout_id: str, model_call_id: str, **about: Unpack[About]) -> TokenEntry:

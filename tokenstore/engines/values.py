@@ -19,6 +19,9 @@ LARGEST_ID = 2**32 - 1
 ABOVE_ZERO = 0.1
 """A log probability is at most 0; so much above it is the rounding of a 16-bit softmax. Logits are far above."""
 
+LARGEST_COUNT = 2**26
+"""More tokens than any engine takes, and than a line of the store holds; what counts more is no count of tokens."""
+
 _TOKEN_ID = re.compile(r"token_id:(0|[1-9][0-9]{0,9})")
 _TOKEN_IDS = re.compile(rf"{_TOKEN_ID.pattern}(?:\n{_TOKEN_ID.pattern})*")
 _TOLIST = "a tensor's .tolist() gives plain numbers"
@@ -59,6 +62,8 @@ def object_of(call: Call, value: Any, field: str) -> Mapping[str, Any]:
     Raises:
         EngineAnswerError: It is none.
     """
+    if type(value) is dict:  # as in all parsed JSON; asking the abstract class takes ten times as long
+        return value
     found = dumped(value)
     if not isinstance(found, Mapping):
         call.wrong(field, f"is {kind(value)}, it must be a JSON object; pass the parsed answer")
@@ -157,10 +162,12 @@ def count_of(call: Call, value: Any, field: str) -> int:
     """Take a count of tokens.
 
     Raises:
-        EngineAnswerError: It is not an int from 0 on.
+        EngineAnswerError: It is not an int from 0 on, or beyond any prompt and any answer.
     """
     if type(value) is not int or value < 0:
         call.wrong(field, f"is {kind(value)}, it must be an int from 0 on")
+    if value > LARGEST_COUNT:
+        call.wrong(field, f"is above {LARGEST_COUNT}, which no engine counts")
     return value
 
 

@@ -14,11 +14,10 @@ Read: the protocol classes of vllm 0.33.0. Whole answers have every key, nulls i
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, Literal, Unpack
 
 from tokenstore.engines.answer import entry_of
-from tokenstore.engines.call import About, Call
+from tokenstore.engines.call import About, Call, options_of
 from tokenstore.engines.choices import read_answer
 from tokenstore.engines.deltas import ChoiceAssembler
 from tokenstore.engines.failures import refusal_in
@@ -46,10 +45,13 @@ def request_options(
     Returns:
         Members of the request's body; with the openai client, its `extra_body` (and `stream=True` beside it). A
         `sampling_params` among them, for `generate`, is to be merged into yours.
+
+    Raises:
+        ValueError: There is no such endpoint; the message names those that there are.
     """
     streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     ids = {"return_token_ids": True, "return_weight_versions": True}
-    return {**deepcopy(_OPTIONS[endpoint]), **ids, **streamed}
+    return {**options_of(_OPTIONS, endpoint), **ids, **streamed}
 
 
 def entry_from_response(response: Any, *, rollout_id: str, model_call_id: str, **about: Unpack[About]) -> TokenEntry:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tokenstore.export.columns import Records
 from tokenstore.export.exporting import ExportReport, Format, export
-from tokenstore.export.parquet import is_parquet, read_entries
+from tokenstore.export.reading import reader_of
 from tokenstore.export.work import ExportBusyError
 
-__all__ = ["ExportBusyError", "ExportReport", "Format", "Records", "export", "is_parquet", "read_entries"]
+__all__ = ["ExportBusyError", "ExportReport", "Format", "Records", "export", "reader_of"]

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import attrs
 
-from tokenstore.codec import dumps, encode_entry
+from tokenstore.codec import decode_entry, dumps, encode_entry, loads
+from tokenstore.errors import InvalidEntryError, TokenStoreError
 from tokenstore.records import TokenCaptureSnapshot, TokenEntry
 from tokenstore.trajectories import Built, Duplicates, Strategy, Trajectory, build
 
@@ -61,6 +62,7 @@ COLUMNS: Mapping[Records, Mapping[str, Kind]] = {
         "routed_experts": "json",
         "group_id": "text",
         "reward": "number",
+        "extra": "json",
         "trainable": "flag",
         "reasons": "texts",
         "incomplete": "flag",
@@ -69,7 +71,8 @@ COLUMNS: Mapping[Records, Mapping[str, Kind]] = {
         "version": "int",
     },
 }
-"""The columns of each kind of record. `group_id` and `reward` are those of `extra`; `incomplete` is the rollout's."""
+"""The columns of each kind of record; `incomplete` is the rollout's. `group_id` and `reward` are those of `extra`,
+where they are as they were recorded; the `extra` of a trajectory holds these two alone."""
 
 
 @attrs.frozen
@@ -97,6 +100,16 @@ class Recipe:
         return [_trajectory_row(number, each, built, snapshot) for number, each in enumerate(built)]
 
 
+@attrs.frozen
+class Exported:
+    """A row of entries, read again."""
+
+    entry: TokenEntry | TokenStoreError
+    """The entry, or the error that says why it is none."""
+    incomplete: bool
+    """Its rollout was incomplete where it was exported."""
+
+
 def packed_bytes(row: Row) -> int:
     """Estimate the memory that a row takes."""
     return sum(
@@ -110,6 +123,25 @@ def entry_of(row: Row) -> dict[str, Any]:
     """Make of a row of entries the JSON object that it was, but for the text of its JSON columns."""
     derived = ("group_id", "reward", "incomplete")
     return {name: row[name] for name in COLUMNS["entries"] if name not in derived}
+
+
+def exported(row: Row) -> Exported:
+    """Make of a row of entries what it was made of."""
+    return Exported(_decoded(entry_of(row)), incomplete=bool(row.get("incomplete")))
+
+
+def _decoded(fields: dict[str, Any]) -> TokenEntry | TokenStoreError:
+    try:
+        texts = {name: fields.pop(name) for name in _JSON}
+        parsed = {name: None if text is None else loads(text) for name, text in texts.items()}
+        return decode_entry({**fields, **(parsed.pop("extra") or {}), **parsed})
+    except TokenStoreError as error:
+        return error
+    except (ValueError, TypeError, RecursionError) as error:
+        return InvalidEntryError("entry", f"holds a column that is no JSON ({type(error).__name__})")
+
+
+_JSON = [name for name, kind in COLUMNS["entries"].items() if kind == "json"]
 
 
 def batches(rows: Sequence[Row], limit: int) -> Iterator[Sequence[Row]]:
@@ -156,6 +188,7 @@ def _trajectory_row(number: int, trajectory: Trajectory, built: Built, snapshot:
         "routed_experts": _json(trajectory.routed_experts),
         "group_id": _text(trajectory.group_id),
         "reward": _number(trajectory.reward),
+        "extra": _json(_known(group_id=trajectory.group_id, reward=trajectory.reward)),
         "trainable": report.trainable,
         "reasons": list(report.reasons),
         "incomplete": snapshot.incomplete,
@@ -167,6 +200,10 @@ def _trajectory_row(number: int, trajectory: Trajectory, built: Built, snapshot:
 
 def _json(value: Any) -> str | None:
     return None if value is None else dumps(value).decode()
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _text(value: Any) -> str | None:

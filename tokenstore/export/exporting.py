@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -26,8 +27,7 @@ from tokenstore.export import jsonl, npz, parquet
 from tokenstore.export.columns import Recipe, Records, Row, packed_bytes
 from tokenstore.export.work import Stamp, Work
 from tokenstore.ids import validate_rollout_ids
-from tokenstore.journal.disk import OsDirectory
-from tokenstore.records import RolloutStatus
+from tokenstore.journal.disk import Directory, FileStat, OsDirectory
 from tokenstore.store import TokenCaptureStore
 from tokenstore.trajectories import Duplicates, Strategy
 
@@ -92,6 +92,7 @@ async def export(
         ExportBusyError: Another export to this file is running.
         ValueError: A format, a kind of records, a strategy or what to do with duplicates is none of those above.
         ModuleNotFoundError: The format's package is not installed; the message says how to install it.
+        InvalidEntryError: A text that npz cannot hold; take another format.
         LockTimeoutError, OSError: A rollout could not be read now, or the file not be written; run it again.
     """
     _check_choices(format, records, strategy, duplicates)
@@ -106,6 +107,10 @@ async def export(
         exporting = _Exporting(store, work, recipe, FORMATS[format])
         await exporting.run(now, wanted, progress)
         return await exporting.finish(Path(path))
+    except OSError as error:
+        if error.filename == Path(path).name:
+            error.filename = str(path)  # as it was asked for
+        raise
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(work.close)
@@ -122,6 +127,10 @@ def _begin(path: Path, root: Path, plan: Mapping[str, Any]) -> Work:
     directory = OsDirectory(path.parent)
     try:
         return Work(directory, path.name, plan)
+    except OSError as error:
+        directory.close()
+        error.filename = str(path)  # a hidden file beside it could not be made, of which nobody has heard
+        raise
     except BaseException:
         directory.close()
         raise
@@ -141,15 +150,24 @@ async def _stamps(store: TokenCaptureStore, wanted: Sequence[str]) -> dict[str, 
     """List the rollouts to be exported, in the order of their ids."""
     names = set(wanted)
     found = [
-        status
+        status.rollout_id
         async for status in store.rollouts()
         if (status.rollout_id in names if names else status.state != "retired")
     ]
-    return {status.rollout_id: _stamp(status) for status in sorted(found, key=lambda status: status.rollout_id)}
+    return await store.on_disk(partial(_look, store, sorted(found)))
 
 
-def _stamp(status: RolloutStatus) -> Stamp:
-    return status.state, status.calls, status.bytes, status.incomplete
+def _look(store: TokenCaptureStore, rollout_ids: Sequence[str], directory: Directory) -> dict[str, Stamp]:
+    """Stamp rollouts with what their files are: an intent, a mark or a new rollout of the id makes another stamp."""
+    paths = (store.path_for, store.state_path_for, store.intents_path_for, store.incomplete_path_for)
+    return {
+        rollout_id: tuple(chain.from_iterable(_file(directory.stat(path(rollout_id).name)) for path in paths))
+        for rollout_id in rollout_ids
+    }
+
+
+def _file(found: FileStat | None) -> tuple[int, int, int]:
+    return (found.inode, found.mtime_ns, found.size) if found else (0, 0, 0)
 
 
 class _Exporting:

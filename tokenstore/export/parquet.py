@@ -11,10 +11,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tokenstore.codec import decode_entry, dumps, loads
-from tokenstore.errors import InvalidEntryError, TokenStoreError
-from tokenstore.export.columns import COLUMNS, PACKED, Kind, Row, batches, entry_of
-from tokenstore.records import TokenEntry
+from tokenstore.codec import dumps
+from tokenstore.errors import InvalidEntryError
+from tokenstore.export.columns import COLUMNS, PACKED, Exported, Kind, Row, batches, entry_of, exported
 
 GROUP_BYTES = 32 * 1024 * 1024
 """Packed bytes of a row group, which readers take up whole."""
@@ -22,7 +21,8 @@ READ_ROWS = 16
 """Rows that are read at once: calls of long prompts are megabytes each as Python lists."""
 NOTE = b"tokenstore"
 """Key of the note in the schema's metadata: a JSON object."""
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"
+"""The first bytes of a file."""
 
 Opener = Callable[[], BufferedIOBase]
 
@@ -58,16 +58,8 @@ def merge(parts: Sequence[Opener], into: BufferedIOBase) -> None:
                     writer.write_table(file.read_row_group(group))
 
 
-def is_parquet(path: Path) -> bool:
-    """Tell by its first bytes whether a file is Parquet."""
-    if not path.is_file():  # of a pipe the bytes would be gone
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
-def read_entries(path: Path) -> Iterator[list[TokenEntry | TokenStoreError]]:
-    """Give the entries of an export of entries, some rows at a time; a row that is none as the error that says why.
+def read_entries(path: Path) -> Iterator[list[Exported]]:
+    """Give the entries of an export of entries, some rows at a time.
 
     Raises:
         InvalidEntryError: The file is Parquet, but no export of entries.
@@ -81,7 +73,7 @@ def read_entries(path: Path) -> Iterator[list[TokenEntry | TokenStoreError]]:
             if missing := [name for name in entry_of(dict.fromkeys(COLUMNS["entries"])) if name not in names]:
                 raise InvalidEntryError(missing[0], "is no column of this Parquet file, which is no export of entries")
             for batch in file.iter_batches(READ_ROWS, columns=names):
-                yield [_entry(row) for row in batch.to_pylist()]
+                yield [exported(row) for row in batch.to_pylist()]
     except pa.ArrowInvalid as error:
         raise OSError(f"not a whole Parquet file: {error}") from error
 
@@ -119,18 +111,3 @@ def _array(pa: Any, kind: Kind, values: Sequence[Any]) -> Any:
     item = _type(pa, kind).value_type
     numbers = pa.Array.from_buffers(item, len(flat) * 8 // item.bit_width, [None, pa.py_buffer(flat)])
     return pa.ListArray.from_arrays(offsets, numbers, type=_type(pa, kind))
-
-
-def _entry(row: Row) -> TokenEntry | TokenStoreError:
-    try:
-        fields = entry_of(row)
-        texts = {name: fields.pop(name) for name in _JSON}
-        parsed = {name: None if text is None else loads(text) for name, text in texts.items()}
-        return decode_entry({**fields, **(parsed.pop("extra") or {}), **parsed})
-    except TokenStoreError as error:
-        return error
-    except (ValueError, TypeError, RecursionError) as error:
-        return InvalidEntryError("entry", f"holds a column that is no JSON ({type(error).__name__})")
-
-
-_JSON = [name for name, kind in COLUMNS["entries"].items() if kind == "json"]

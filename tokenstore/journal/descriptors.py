@@ -5,6 +5,17 @@ from __future__ import annotations
 import os
 
 _inheritable: set[int] = set()
+_forks = 0
+
+
+def forks() -> int:
+    """Tell how often this process has forked: a child has all that was being opened meanwhile, and does not know it."""
+    return _forks
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - of the process, as its forks are
+    _forks += 1
 
 
 def _close_inherited() -> None:
@@ -13,7 +24,7 @@ def _close_inherited() -> None:
         os.close(_inheritable.pop())
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(before=_count_fork, after_in_child=_close_inherited)
 
 
 class Descriptor:

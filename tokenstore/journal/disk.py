@@ -84,17 +84,17 @@ class File(Protocol):
 
 
 class Syncs(Protocol):
-    """Syncs (`fdatasync`) in flight, for one thread that waits for all of them. Keys are the caller's."""
+    """Syncs in flight, for one thread that waits for all of them. Keys are the caller's."""
 
     size: int
     """How many may be in flight."""
 
-    def begin(self, files: Sequence[tuple[int, File]]) -> int:
-        """Begin to sync files, each with its key; tell how many, from the first one on, were begun."""
+    def begin(self, files: Sequence[tuple[int, File]], *, whole: bool) -> int:
+        """Begin `fsync`, or `fdatasync`, of files, each with its key; tell how many, from the first on, were begun."""
         ...
 
     def ended(self, *, wait: bool) -> list[tuple[int, OSError | None]]:
-        """Give those that have ended, the key and the failure of each; wait for at least one, if so asked."""
+        """Give those that have ended, the key and the failure of each; if so asked, wait a moment for one."""
         ...
 
     def close(self) -> None:
@@ -280,8 +280,8 @@ class OsDirectory(Descriptor):
 class OsSyncs(KernelSyncs):
     """Syncs in flight in the kernel."""
 
-    def begin(self, files: Sequence[tuple[int, File]]) -> int:
-        return self.start([(key, cast("OsFile", file)._fd) for key, file in files])
+    def begin(self, files: Sequence[tuple[int, File]], *, whole: bool) -> int:
+        return self.start([(key, cast("OsFile", file)._fd) for key, file in files], whole=whole)
 
 
 class OsDisk:

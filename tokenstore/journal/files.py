@@ -28,6 +28,7 @@ from tokenstore.journal.reading import contents_of
 from tokenstore.journal.recovery import Found, LineReader
 from tokenstore.journal.root import Root, durable
 from tokenstore.journal.statefile import StateFile
+from tokenstore.journal.syncs import Wish
 
 logger = logging.getLogger("tokenstore")
 
@@ -75,6 +76,8 @@ class RolloutFiles:
             self._prepare(for_removal=for_removal)
             yield self.index
         finally:
+            if for_removal and self.statefile.state.retired:
+                self._forget()
             self._leave()
 
     @contextmanager
@@ -91,6 +94,31 @@ class RolloutFiles:
             yield self.index
         finally:
             self._leave()
+
+    @contextmanager
+    def fenced(self) -> Iterator[State]:
+        """Run a critical section of a removal that has put its fence up: it rests on the state and nothing else.
+
+        Raises:
+            LockBusyError: Somebody else holds the lock.
+            DurabilityError: The disk failed.
+            CorruptRolloutError: Something else is at the place of the fence.
+        """
+        self._enter("create")
+        try:
+            if not self.statefile.refresh():
+                self._outdated = True
+            yield self.statefile.state
+        finally:
+            self._forget()
+            self._leave()
+
+    def _forget(self) -> None:
+        """Let go of everything, where there is a fence or nothing: others have more use for the descriptors."""
+        for file in (self.tokens, self.intents, self.marker):
+            file.forget()
+        self.statefile.release()
+        self.lock.close()
 
     def _enter(self, access: Access) -> None:
         self._mutex.acquire()
@@ -113,18 +141,18 @@ class RolloutFiles:
 
     def _prepare(self, *, for_removal: bool) -> None:
         try:
-            self._catch_up("write")
+            self._catch_up("write", for_removal=for_removal)
             self._record_news()
         except CorruptRolloutError:
             if not for_removal:
                 raise
             self.index = Index(self.statefile.state)
         if not for_removal and self.index.state.retired and self.has_records():
-            self.remove_records()
+            self.root.finish(self.removing_records())
 
     # ------------------------------------------------------------------------------------------ catching up
 
-    def _catch_up(self, access: Access) -> None:
+    def _catch_up(self, access: Access, *, for_removal: bool = False) -> None:
         if self._unguarded and self.lock.is_open:
             # Whoever made the lock file meanwhile may have cut off again what was seen without one.
             for file in (self.tokens, self.intents, self.marker):
@@ -133,14 +161,20 @@ class RolloutFiles:
         # What has changed stays noted until the index is made anew, also if looking at the next file fails.
         if not self.statefile.refresh():
             self._outdated = True
-        if not self.tokens.refresh(access) or self._provisional:
+        if for_removal and self.statefile.state.retired:
+            # Nothing else is asked of a fence. What is behind it counts as outdated until somebody looks at it.
+            self.index, self._outdated = Index(self.statefile.state), True
+            return
+        sealed = self.statefile.state.frozen and self.statefile.state.indexed_size is not None
+        passed_over = for_removal and sealed
+        if not passed_over and (not self.tokens.refresh(access) or self._provisional):
             self._outdated = True
             self.root.prompts.forget(self.rollout_id)
         self.marker.catch_up(access)
         if self._outdated:
             self.tokens.extend(0)
             self.index = Index(self.statefile.state, self._marks())
-            self._outdated = self._provisional = False
+            self._outdated, self._provisional = False, self._provisional and passed_over
         state = self.index.state
         if state.retired:
             return
@@ -251,19 +285,20 @@ class RolloutFiles:
         with durable("look-up", self.names.tokens):
             return any(self.root.directory.stat(name) is not None for name in self.names.records)
 
-    def remove_records(self) -> None:
+    def removing_records(self) -> Iterator[Wish]:
         """Remove lines, intents and marker behind a fence that is surely durable, and make that durable."""
-        self.statefile.settle()
+        yield from self.statefile.settling()
         self.unlink_records()
-        self.root.sync()
+        yield from self.root.syncing()
 
     def unlink_records(self) -> None:
         """Remove lines, intents and marker; durable only after a directory sync."""
-        for name in self.names.records:
-            with durable("removal", name):
-                self.root.directory.unlink(name)
-        for file in (self.tokens, self.intents, self.marker):
-            file.forget()
+        with self.root.turn.away():
+            for name in self.names.records:
+                with durable("removal", name):
+                    self.root.directory.unlink(name)
+            for file in (self.tokens, self.intents, self.marker):
+                file.forget()
         self.root.prompts.forget(self.rollout_id)
         self.index = Index(self.statefile.state)
 

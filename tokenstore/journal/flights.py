@@ -1,7 +1,7 @@
 """Wishes on their way to the disk, of one thread that takes the critical sections of many rollouts there together.
 
 With `sync="filesystem"` one sync fulfils all that have come. With `sync="file"` each file has a sync of its own, many
-at a time, made by the kernel (`kernel`).
+at a time, made by the kernel (`kernel`); the names in the directory have one for all that have come.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from tokenstore.journal.disk import Syncs
-from tokenstore.journal.root import Root
+from tokenstore.journal.disk import File, Syncs
+from tokenstore.journal.root import Root, copied
 from tokenstore.journal.syncs import Wish
 
 
@@ -30,7 +30,7 @@ class Flight(Protocol):
 
         Args:
             wishes: More of them, maybe none.
-            wait: Whether to wait for at least one, if any is on its way.
+            wait: Whether to wait for at least one, if any is on its way; if the disk is slow, a moment only.
         """
         ...
 
@@ -77,6 +77,8 @@ class LoneFlight:
         """There is nothing to be given back."""
 
 
+PATIENT_SECONDS = 0.020
+"""How long those who wish for the names wait for others at most."""
 _keys = count()
 """Of all flights, since a context goes from one to the next: what ends late is taken for nothing else."""
 
@@ -89,34 +91,71 @@ class KernelFlight:
         self._syncs = syncs
         self.size = syncs.size
         self._pending: dict[int, tuple[Wish, float]] = {}
+        self._names: list[Wish] = []
+        self._before_names: set[int] = set()
+        self._names_since = 0.0
 
     @property
     def pending(self) -> int:
         """How many are on their way."""
-        return len(self._pending)
+        return len(self._pending) + len(self._names)
 
     def fulfil(self, wishes: Sequence[Wish], *, wait: bool) -> list[Wish]:
         """Send wishes off, and give those whose syncs have ended."""
         fulfilled = []
         if wishes:
-            if wait and len(wishes) == 1 and not self._pending:
+            if wait and len(wishes) == 1 and not self.pending:
                 self._root.fulfil(wishes[0])  # alone, the way through the kernel's threads would only be longer
                 return list(wishes)
             fulfilled = self._send(wishes)
+        if self._names and self._names_are_due:
+            fulfilled += self._sync_names()
         if self._pending:
             fulfilled += self._ended(wait=wait and not fulfilled)
         return fulfilled
 
     def _send(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Begin the syncs; those that the kernel does not take are made at once."""
+        """Begin the syncs of files, and give those wishes that are fulfilled already."""
+        fulfilled = []
+        for whole in (False, True):
+            files = [(next(_keys), wish.file, wish) for wish in wishes if wish.file and wish.whole is whole]
+            fulfilled += self._begin(files, whole=whole)
+        self._add_names([wish for wish in wishes if wish.file is None])
+        return fulfilled
+
+    def _begin(self, files: Sequence[tuple[int, File, Wish]], *, whole: bool) -> list[Wish]:
+        """Begin some syncs of one kind; those that the kernel does not take are made at once."""
+        if not files:
+            return []
         now = time.perf_counter()
-        files = [(next(_keys), wish.file) for wish in wishes]
-        begun = self._syncs.begin(files)
+        begun = self._syncs.begin([(key, file) for key, file, _ in files], whole=whole)
         self._root.counters.fsyncs += begun
-        self._pending.update((key, (wish, now)) for (key, _), wish in zip(files[:begun], wishes, strict=False))
-        for wish in wishes[begun:]:
+        self._pending.update((key, (wish, now)) for key, _, wish in files[:begun])
+        left = [wish for _, _, wish in files[begun:]]
+        for wish in left:
             self._root.fulfil(wish)
-        return list(wishes[begun:])
+        return left
+
+    def _add_names(self, wishes: Sequence[Wish]) -> None:
+        """Keep wishes for the names until what is on its way now has ended: most of it will wish for them too."""
+        if wishes and not self._names:
+            self._before_names = set(self._pending)
+            self._names_since = time.perf_counter()
+        self._names += wishes
+
+    @property
+    def _names_are_due(self) -> bool:
+        """Whether nothing is waited for any more, or what is takes too long: it may be another rollout's trouble."""
+        waited = time.perf_counter() - self._names_since
+        return waited >= PATIENT_SECONDS or self._before_names.isdisjoint(self._pending)
+
+    def _sync_names(self) -> list[Wish]:
+        """Make one sync of the directory for all who wish for it."""
+        wishes, self._names = self._names, []
+        self._root.fulfil(wishes[0])
+        for wish in wishes[1:]:
+            wish.failure = copied(wishes[0].failure)
+        return wishes
 
     def _ended(self, *, wait: bool) -> list[Wish]:
         try:

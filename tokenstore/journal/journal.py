@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from tokenstore.errors import ConflictingEntryError, TokenStoreError
-from tokenstore.journal.batch import Batch, late
+from tokenstore.journal.batch import Batch
 from tokenstore.journal.cursor import Cursor
-from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.health import Finding, Health
 from tokenstore.journal.index import Index
 from tokenstore.journal.lifecycle import Event, Ruling, State, rule
 from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.logfile import LogFile
+from tokenstore.journal.removing import Removing
 from tokenstore.journal.requests import Begin, Request
 from tokenstore.journal.root import Root, durable
 from tokenstore.journal.snapshots import Snapshots
@@ -39,20 +39,13 @@ INDEX_ALWAYS_AFTER = 64 * 1024 * 1024
 """Bytes of lines not indexed from which a busy actor writes it, so that no restart has to read more."""
 
 
-class Journal:
+class Journal(Removing):
     """The operations on one rollout. Methods may be called from any thread, one at a time."""
 
     def __init__(self, root: Root, rollout_id: str) -> None:
-        self.rollout_id = rollout_id
-        self._root = root
-        self._files = RolloutFiles(root, rollout_id)
+        super().__init__(root, rollout_id)
         self._snapshots = Snapshots(self._files)
         self._wrote = False
-
-    @property
-    def poisoned(self) -> bool:
-        """Whether the journal must be given up."""
-        return self._files.poison is not None
 
     @property
     def settled(self) -> bool:
@@ -183,53 +176,6 @@ class Journal:
             self._check_late(rule(Event.READ, index.state.status))
             return cursor.read_on(self._files)
 
-    # ------------------------------------------------------------------------------------------ removing
-
-    def drop(self, snapshot_id: str, version: int) -> bool:
-        """Remove the records of a frozen rollout behind a fence, if it is still the one that was frozen."""
-        with self._section(for_removal=True) as index:
-            state = index.state
-            match = state.frozen and (state.snapshot_id, state.version) == (snapshot_id, version)
-            ruling = rule(Event.DROP_MATCH if match else Event.DROP_OTHER, state.status)
-            if ruling is Ruling.RECORD:
-                self._put_up_fence(state)
-            self._files.statefile.settle()
-            if self._files.index.state.retired:
-                self._files.remove_records()
-            return ruling is not Ruling.NO
-
-    def fence(self) -> bool:
-        """First step of a removal: put the fence up, durable with the next directory sync; tell if records exist."""
-        with self._section(for_removal=True) as index:
-            existed = self._files.has_records()
-            if not index.state.retired:
-                self._put_up_fence(index.current())
-            self._files.statefile.settle(sync_directory=False)
-            return existed
-
-    def _put_up_fence(self, state: State) -> None:
-        """Replace the state; the lines that it covered go anyway, so nothing is synced for them."""
-        self._files.statefile.write(state.fence())
-        self._files.index.written(self._files.statefile.state)
-
-    def remove_records(self) -> None:
-        """Second step: take the records away, if the rollout is still fenced; durable with the next directory sync."""
-        with self._section(for_removal=True) as index:
-            if index.state.retired:
-                self._files.unlink_records()
-
-    def remove_fence(self) -> None:
-        """Third step, of a delete: take the fence away, if it is still one and hides nothing."""
-        with self._section(for_removal=True) as index:
-            if index.state.retired and not self._files.has_records():
-                self._files.unlink_fence()
-
-    def remove_lock(self) -> None:
-        """Last step, of a delete: take the lock file away, if the rollout is gone."""
-        with self._section(for_removal=True):
-            if not self._files.statefile.exists and not self._files.has_records():
-                self._files.lock.unlink()
-
     # ------------------------------------------------------------------------------------------ mending
 
     def examine(self) -> Finding:
@@ -310,27 +256,3 @@ class Journal:
             self._files.tokens.settle()
             self._files.statefile.write(self._files.index.current())
             self._files.index.written(self._files.statefile.state)
-
-    def close(self) -> None:
-        """Give all descriptors away, after the running critical section."""
-        self._files.close()
-
-    # ------------------------------------------------------------------------------------------ inside
-
-    @contextmanager
-    def _section(self, *, shared: bool = False, for_removal: bool = False, create_lock: bool = True) -> Iterator[Index]:
-        if self._files.poison:
-            raise self._files.poison
-        try:
-            if shared:
-                with self._files.shared() as index:
-                    yield index
-            else:
-                with self._files.exclusive(for_removal=for_removal, create_lock=create_lock) as index:
-                    yield index
-        finally:
-            self._root.handles.keep(self._files)
-
-    def _check_late(self, ruling: Ruling) -> None:
-        if ruling in (Ruling.FROZEN, Ruling.RETIRED):
-            raise late(ruling, self.rollout_id)

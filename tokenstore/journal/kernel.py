@@ -2,9 +2,9 @@
 
 A thread that waits in `fdatasync` costs nothing while it waits, but before and after it has to get the interpreter from
 the other threads, and so does the next one; with many rollouts that takes longer than all the rest of a commit. The
-kernel can make the same call in a thread of its own (`io_submit(2)` with `IOCB_CMD_FDSYNC`, since Linux 4.18), on the
-same open file, and hands back what it returned. Sandboxes may lack it; then it is not there, and everybody waits in a
-thread of Python.
+kernel can make the same call, or an `fsync`, in a thread of its own (`io_submit(2)` with `IOCB_CMD_FDSYNC` or
+`IOCB_CMD_FSYNC`, since Linux 4.18), on the same open file, and hands back what it returned. Sandboxes may lack it; then
+it is not there, and everybody waits in a thread of Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 _GENERIC = (0, 2, 4)
 _CALLS = {"x86_64": (206, 209, 208), "aarch64": _GENERIC, "riscv64": _GENERIC}
 """Numbers of `io_setup`, `io_submit` and `io_getevents`, by machine (the kernel's `unistd.h`)."""
-_FDSYNC = 3
+_FSYNC, _FDSYNC = 2, 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,6 +50,16 @@ class _Event(ctypes.Structure):
         ("result", ctypes.c_int64),
         ("result2", ctypes.c_int64),
     )
+
+
+class _Timespec(ctypes.Structure):
+    """`struct timespec`, of a 64-bit machine."""
+
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
+_MOMENT = _Timespec(0, 10_000_000)
+"""Longer than a disk takes; who waits for one that takes longer looks meanwhile what else has come."""
 
 
 def sync_filesystem(descriptor: int) -> None:
@@ -90,19 +100,21 @@ class KernelSyncs:
         _call(self._setup, ctypes.c_long(self.size), ctypes.byref(context))
         return context
 
-    def start(self, requests: Sequence[tuple[int, int]]) -> int:
+    def start(self, requests: Sequence[tuple[int, int]], *, whole: bool) -> int:
         """Begin to sync.
 
         Args:
             requests: Each a key and a descriptor, which stays open until its sync has ended.
+            whole: Whether by `fsync`; else by `fdatasync`.
 
         Returns:
             How many were begun, from the first one on; the kernel did not take the next one.
         """
         made = (_Request * len(requests))()
+        opcode = _FSYNC if whole else _FDSYNC
         pointers = (ctypes.c_void_p * len(requests))()
         for number, (key, descriptor) in enumerate(requests):
-            made[number].data, made[number].descriptor, made[number].opcode = key, descriptor, _FDSYNC
+            made[number].data, made[number].descriptor, made[number].opcode = key, descriptor, opcode
             pointers[number] = ctypes.addressof(made) + number * ctypes.sizeof(_Request)
         begun = 0
         while begun < len(requests):
@@ -117,10 +129,11 @@ class KernelSyncs:
         """Give the syncs that have ended: each a key, and why it failed.
 
         Args:
-            wait: Whether to wait for at least one.
+            wait: Whether to wait a moment for at least one.
         """
+        moment = ctypes.byref(_MOMENT) if wait else None
         count = _call(
-            self._getevents, self._context, ctypes.c_long(wait), ctypes.c_long(len(self._events)), self._events, None
+            self._getevents, self._context, ctypes.c_long(wait), ctypes.c_long(len(self._events)), self._events, moment
         )
         return [(event.data, _error(event.result)) for event in self._events[:count]]
 

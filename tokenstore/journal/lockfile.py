@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from tokenstore.journal.descriptors import forks
 from tokenstore.journal.disk import Access, File
 from tokenstore.journal.root import Root, durable, let_go
 
@@ -66,13 +67,16 @@ class LockFile:
         return False
 
     def _open(self, access: Access) -> File | None:
-        if self._file is None:
+        while self._file is None:
+            before = forks()
             try:
                 self._file = self._root.directory.open(self.name, access)
             except FileNotFoundError:
                 return None
             self._access = access
             self._identity = self._file.stat().identity
+            if forks() != before:
+                self._let_go()  # a child may have it too, and would keep what is locked with it
         return self._file
 
     def release(self) -> None:

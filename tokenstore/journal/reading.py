@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from tokenstore.codec import PromptReader, content_digest
+from tokenstore.codec import PromptReader, StoredLine, content_digest
 from tokenstore.journal.damage import damaged, note
 from tokenstore.journal.recovery import Found, LineReader
 from tokenstore.records import TokenEntry
@@ -21,8 +21,7 @@ def whole_entries(
     lines: LineReader, start: int, end: int, prompts: PromptReader
 ) -> Iterator[tuple[Found, TokenEntry | None]]:
     """Give what each line is, and its entry with its whole prompt, in file order; None where there is none."""
-    for found in lines.find(start, end):
-        line = lines.decode(found) if found.head else None
+    for found, line in lines.read_whole(start, end):
         yield found, prompts.whole(line, found.offset) if line else None
 
 
@@ -48,6 +47,15 @@ def contents_of(
     return contents
 
 
+def _all_read(lines: LineReader, end: int) -> list[tuple[Found, str, StoredLine | None]]:
+    """Read all lines, with the digest of each in place of its bytes, before the first prompt is built.
+
+    Reading makes many small objects, which sets off garbage collections; each would look at every id of every prompt
+    that is there already, which takes a third of the whole.
+    """
+    return [(attrs.evolve(found, payload=b""), found.digest, line) for found, line in lines.read_whole(0, end)]
+
+
 @attrs.frozen
 class Verified:
     """What a full reading of a rollout has given."""
@@ -71,14 +79,16 @@ def verify(lines: LineReader, end: int, calls: Mapping[str, str]) -> Verified:
     entries: dict[str, TokenEntry] = {}
     reasons: list[str] = []
     changed: dict[str, str] = {}
-    for found, entry in whole_entries(lines, 0, end, PromptReader(lines.decode_at, _ALL)):
+    prompts = PromptReader(lines.decode_at, _ALL)
+    for found, digest, line in _all_read(lines, end):
+        entry = prompts.whole(line, found.offset) if line else None
         note(reasons, found.damage)
         if found.head is None:
             continue
         call_id = found.head.model_call_id
         if call_id in entries or call_id not in calls:
             continue
-        if calls[call_id] != found.digest:
+        if calls[call_id] != digest:
             changed.setdefault(call_id, damaged(found.offset, found.end - found.offset))
         elif entry is None:
             changed[call_id] = f"lost_base:{call_id}" if found.head.base_id else f"unacceptable:{found.offset}"

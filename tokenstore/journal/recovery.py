@@ -147,9 +147,14 @@ def examine(raw: RawLine, rollout_id: str, file: str) -> Found:
         return Found(raw.offset, raw.end, (f"unacceptable:{raw.offset}",), terminated=raw.terminated)
     except NewerSchemaError as error:
         raise CorruptRolloutError(file, f"the line at byte {raw.offset} has {error}; nothing was changed") from None
+    return _found(raw, raw.payload, head)
+
+
+def _found(raw: RawLine, payload: bytes, head: LineHead) -> Found:
+    """An entry's line, maybe behind a hole."""
     hole = raw.payload_offset - raw.offset
     damage = (damaged(raw.offset, hole),) if hole else ()
-    return Found(raw.payload_offset, raw.end, damage, raw.payload, head, raw.terminated)
+    return Found(raw.payload_offset, raw.end, damage, payload, head, raw.terminated)
 
 
 @attrs.frozen
@@ -170,12 +175,16 @@ class LineReader:
         for raw in split_lines(self.read, start, end, self.limit):
             yield examine(raw, self.rollout_id, self.file)
 
-    def decode(self, found: Found) -> StoredLine | None:
-        """Read an entry's line whole; None if it turns out to be no entry after all."""
-        try:
-            return decode_line(found.payload, self.rollout_id)
-        except (DamagedLineError, UnacceptableLineError):
-            return None
+    def read_whole(self, start: int, end: int) -> Iterator[tuple[Found, StoredLine | None]]:
+        """Do as `find` does and read each entry's line whole; None where there is no entry after all."""
+        for raw in split_lines(self.read, start, end, self.limit):
+            try:
+                line = decode_line(raw.payload or b"", self.rollout_id)
+            except (DamagedLineError, UnacceptableLineError, NewerSchemaError):
+                # Seldom, so only now is it asked what the line is: whoever is read whole would be parsed twice.
+                yield examine(raw, self.rollout_id, self.file), None
+            else:
+                yield _found(raw, raw.payload or b"", line.head), line
 
     def decode_at(self, offset: int) -> StoredLine:
         """Read again the entry's line that begins at an offset."""

@@ -147,6 +147,18 @@ class HandleBudget:
             self._kept[holder] = count
 
 
+def copied(error: BaseException | None) -> BaseException | None:
+    """A failure for one of many who waited: raising one object in several places mixes up their tracebacks."""
+    return copy_of(error) if isinstance(error, DurabilityError) else error
+
+
+def _fulfilled(wish: Wish) -> Iterator[Wish]:
+    """Go on when a wish is fulfilled."""
+    yield wish
+    if wish.failure:
+        raise wish.failure
+
+
 DESCRIPTORS_APART = 28
 """Those of the interpreter, the event loop and the readers."""
 DESCRIPTORS_A_SECTION = 6
@@ -207,19 +219,29 @@ class Root:
         Raises:
             OSError: It failed; never sync again as if nothing had happened.
         """
-        wish = Wish(file, ticket)
-        yield wish
-        if wish.failure:
-            raise wish.failure
+        return _fulfilled(Wish(file, ticket))
+
+    def syncing_file(self, file: File) -> Iterator[Wish]:
+        """Do as `sync_file` does, in steps."""
+        return _fulfilled(Wish(file, whole=True))
+
+    def syncing(self) -> Iterator[Wish]:
+        """Do as `sync` does, in steps."""
+        return _fulfilled(Wish(None))
 
     def fulfil(self, wish: Wish) -> None:
-        """Make durable what was written to one file. Whatever fails is raised where the wish came from."""
-        if self.config.sync == "filesystem":
+        """Make durable what one wish is about. Whatever fails is raised where the wish came from."""
+        if wish.file and not wish.whole and self.config.sync == "filesystem":
             self.fulfil_all([wish])
             return
         try:
-            with self.turn.away(), self.counters.sync():
-                wish.file.datasync()
+            if wish.file is None:
+                self.sync()
+            elif wish.whole:
+                self.sync_file(wish.file)
+            else:
+                with self.turn.away(), self.counters.sync():
+                    wish.file.datasync()
         except BaseException as error:  # noqa: BLE001 - a section that is left at its wish would keep its lock
             wish.failure = error
 
@@ -230,7 +252,7 @@ class Root:
                 self._filesystem.wait(min(wish.ticket for wish in wishes))
         except BaseException as error:  # noqa: BLE001 - as above
             for wish in wishes:
-                wish.failure = copy_of(error) if isinstance(error, DurabilityError) else error
+                wish.failure = copied(error)
 
     def finish(self, steps: Iterable[Wish]) -> None:
         """Run a critical section to its end, its wishes one by one."""

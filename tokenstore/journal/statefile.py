@@ -7,6 +7,7 @@ fact about the rollout (`state_lost`), not an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from tokenstore.journal.layout import TEMPORARY_PREFIX
 from tokenstore.journal.lifecycle import State
 from tokenstore.journal.logfile import write_all
 from tokenstore.journal.root import Root, durable, let_go
+from tokenstore.journal.syncs import Wish
 from tokenstore.records import RefusalRecord
 
 OUR_KEY = "tokenstore"
@@ -27,6 +29,8 @@ _COUNTS = 2**63
 """Versions and sizes lie below this."""
 MAX_STATE_BYTES = 32 * 1024 * 1024
 """The digests of three hundred thousand calls. What is larger no store wrote, and it is not read into memory."""
+REMEMBERED_BYTES = 1024
+"""Bytes of a state up to which they are kept, so that who finds them again need not parse them: those of a fence."""
 _FIELDS = ("frozen", "retired", "incomplete", "snapshot_id", "version", "entry_digests", "indexed_size", "refusals")
 
 
@@ -160,6 +164,7 @@ class StateFile:
         self._root = root
         self._file: File | None = None
         self._seen: FileStat | None = None
+        self._data = b""
         self._synced = False
         self.named = False
 
@@ -197,16 +202,22 @@ class StateFile:
             try:
                 file = self._root.directory.open(self.name, "read")
             except FileNotFoundError:
-                self._seen, self.state = None, State()
+                self._seen, self.state, self._data = None, State(), b""
                 return
             try:
                 seen = file.stat()
                 _check_size(self.name, seen.size)
-                state = parse_state(_read_all(file))
+                data = _read_all(file)
             except (OSError, CorruptRolloutError):
                 let_go(file)
                 raise
-        self._file, self._seen, self.state = file, seen, state
+        if not data or data != self._data:
+            self.state = parse_state(data)
+        self._keep(file, seen, data)
+
+    def _keep(self, file: File, seen: FileStat, data: bytes) -> None:
+        self._file, self._seen = file, seen
+        self._data = data if len(data) <= REMEMBERED_BYTES else b""
 
     def write(self, state: State) -> None:
         """Replace the file: temporary, fsync, rename. The name is durable only after a directory sync.
@@ -216,20 +227,27 @@ class StateFile:
         Raises:
             CorruptRolloutError: It cannot be made small enough; nothing was written.
         """
+        self._root.finish(self.writing(state))
+
+    def writing(self, state: State) -> Iterator[Wish]:
+        """Do as `write` does, in steps."""
         state, data = _rendered(self.name, state)
         with durable("write", self.name):
-            temporary, file = self._root.directory.create_temporary(TEMPORARY_PREFIX)
+            with self._root.turn.away():
+                temporary, file = self._root.directory.create_temporary(TEMPORARY_PREFIX)
             try:
                 write_all(file, 0, data)
-                self._root.sync_file(file)
+                yield from self._root.syncing_file(file)
                 self._root.directory.replace(temporary, self.name)
                 seen = file.stat()
             except OSError:
                 let_go(file)
                 self._discard(temporary)
                 raise
-        self.release()
-        self._file, self._seen, self.state = file, seen, state
+        with self._root.turn.away():
+            self.release()
+        self.state = state
+        self._keep(file, seen, data)
         self._synced, self.named = True, False
 
     def settle(self, *, sync_directory: bool = True) -> None:
@@ -238,22 +256,26 @@ class StateFile:
         Args:
             sync_directory: False if the caller syncs the directory for many rollouts at once.
         """
+        self._root.finish(self.settling(sync_directory=sync_directory))
+
+    def settling(self, *, sync_directory: bool = True) -> Iterator[Wish]:
+        """Do as `settle` does, in steps."""
         if self._file is None:
             return
         if not self._synced:
             with durable("sync", self.name):
-                self._root.sync_file(self._file)
+                yield from self._root.syncing_file(self._file)
             self._synced = True
         if sync_directory and not self.named:
-            self._root.sync()
+            yield from self._root.syncing()
             self.named = True
 
     def unlink(self) -> None:
         """Remove the file; its removal is durable only after a directory sync."""
-        with durable("removal", self.name):
+        with self._root.turn.away(), durable("removal", self.name):
             self._root.directory.unlink(self.name)
-        self.release()
-        self._seen, self.state = None, State()
+            self.release()
+        self._seen, self.state, self._data = None, State(), b""
 
     def release(self) -> None:
         """Close the descriptor; the next use reads the file again."""

@@ -6,7 +6,8 @@
 3. A sync of a file system that fails may have marked clean, unwritten, what others had written before it ended. They
    must not believe a later one. So who will wait draws a ticket before writing; it is void once a sync has failed.
 4. A critical section that need not wait alone is a generator. It yields a wish and goes on when that is fulfilled, its
-   lock held all the while, so that one thread can take the sections of many rollouts to the disk together.
+   lock held all the while, so that one thread can take the sections of many rollouts to the disk together. What it
+   returns is kept by `Steps`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import errno
 import platform
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, TypeVar
 
 import attrs
 
 from tokenstore.errors import DurabilityError, copy_of
 from tokenstore.journal.disk import File
 
+T = TypeVar("T")
 _SYNCFS_TELLS_ERRORS = (5, 8)
 
 
@@ -36,12 +39,28 @@ def filesystem_sync_problem() -> str | None:
 
 @attrs.define(eq=False)
 class Wish:
-    """That what was written to a file since a ticket was drawn become durable."""
+    """That something become durable: bytes of a file, a whole file, or the names in the directory."""
 
-    file: File
-    ticket: int
+    file: File | None
+    """None for the names."""
+    ticket: int = 0
+    """Drawn before the bytes were written."""
+    whole: bool = False
+    """Whether everything known of the file is meant (`fsync`), or the bytes alone (`fdatasync`)."""
     failure: BaseException | None = None
     """Why it did not; set by whoever fulfils it."""
+
+
+class Steps(Generic[T]):
+    """A critical section in steps, and what came of it when it has come to its end."""
+
+    result: T
+
+    def __init__(self, section: Generator[Wish, None, T]) -> None:
+        self._section = section
+
+    def __iter__(self) -> Iterator[Wish]:
+        self.result = yield from self._section
 
 
 class SharedSync:

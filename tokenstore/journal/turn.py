@@ -3,7 +3,7 @@
 Python runs one thread at a time. Many threads that all want to run make each other, and the event loop above all, wait
 for several switching intervals of 5 ms; one that runs while the others wait for the disk costs nothing, since they
 could not run anyway. So a critical section is run by whoever has the turn, and leaves it for as long as it waits for a
-sync.
+sync, and while the file system makes a file or frees what was removed, which takes it as long.
 
 Nothing rests on it but speed. Who has it for long, with an entry of many megabytes or a long file to be read, has it no
 longer alone: the others go on without, so that nobody waits long for another rollout's work.

@@ -12,8 +12,8 @@ What it promises, and where:
 5. No log line and no metric holds tokens or text.
 
 Read in this order: `settings`, `routes`, `endpoints`, `asking`, `redaction`, `frames`, `reading`, `outcomes`,
-`settling`, which touch no library and are what `tokenstore.integrations.asgi` is made of too; then `http` (httpx),
-`relay`, `web` (Starlette), `running` (uvicorn, hypercorn), `control` and `client` for trainers on other hosts.
+`settling`, which touch no library and are what `tokenstore.integrations.asgi` is made of too; then `wire` (httptools),
+`http`, `relay`, `web` (Starlette), `running` (uvicorn, hypercorn), `control` and `client` for trainers on other hosts.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from anyio import to_thread
 from tokenstore.codec import decode_entry, dumps, loads
 from tokenstore.ids import validate_rollout_id, validate_rollout_ids
 from tokenstore.records import RolloutRemovalPayload, RolloutStatus, StoreStatistics, TokenCaptureSnapshot, TokenEntry
-from tokenstore.serve.http import Answer, BrokenError, Connections, SilentError, UnreachableError
+from tokenstore.serve.http import Answer, Connections, SilentError, UnreachableError
 from tokenstore.serve.remote import error_from_plain, snapshot_from
 from tokenstore.serve.settings import MAX_ANSWER_BYTES
+from tokenstore.serve.wire import BrokenError
 
 TIMEOUT = 120.0
 """Seconds without a byte: freezing a rollout may wait for the lock of another process."""
@@ -31,7 +32,7 @@ class TokenStoreClient:
         timeout: Seconds without a byte after which an operation is given up.
 
     Raises:
-        ModuleNotFoundError: httpx is not installed; the message says how to add it.
+        ModuleNotFoundError: httptools is not installed; the message says how to add it.
     """
 
     def __init__(self, url: str, *, token: str, timeout: float = TIMEOUT) -> None:
@@ -149,13 +150,12 @@ def _error_in(status: int, body: bytes) -> Exception:
 async def _lines(answer: Answer) -> AsyncGenerator[bytes]:
     """Cut the body into whole lines; one that was cut off is none."""
     rest = bytearray()
-    async with aclosing(answer.pieces()) as pieces:
-        async for piece in pieces:
-            rest += piece
-            if b"\n" in piece:
-                *whole, rest = rest.split(b"\n")
-                for line in whole:
-                    yield bytes(line)
+    async for piece in answer.pieces():
+        rest += piece
+        if b"\n" in piece:
+            *whole, rest = rest.split(b"\n")
+            for line in whole:
+                yield bytes(line)
 
 
 def _entry(line: bytes) -> TokenEntry:

@@ -143,7 +143,8 @@ def answer_headers(headers: Headers, *, raw: bool = False) -> list[tuple[bytes, 
 def _without(headers: Headers, dropped: set[bytes]) -> list[tuple[bytes, bytes]]:
     """Drop headers, and those that `Connection` names."""
     named = {name.strip().lower() for key, value in headers if key == b"connection" for name in value.split(b",")}
-    return [(name, value) for name, value in headers if name not in dropped | HOP | named]
+    dropped = dropped | HOP | named
+    return [(name, value) for name, value in headers if name not in dropped]
 
 
 def _too_large(limit: int) -> ProxyError:

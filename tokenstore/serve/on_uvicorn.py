@@ -42,7 +42,9 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
     config = uvicorn.Config(
         app,
         lifespan="off",
+        http="httptools",
         ws="none",
+        proxy_headers=False,  # nobody asks for the client's address
         log_config=None,
         log_level="critical",  # a broken-off stream is no mistake of the application; our own log tells of it
         access_log=False,

@@ -27,7 +27,7 @@ def read_whole(plan: Plan, rollout_id: str, call_id: str, body: bytes) -> tuple[
     Raises:
         EngineAnswerError: The answer cannot be trusted.
     """
-    answer = _parsed(plan, rollout_id, call_id, body)
+    answer = parsed(_call(plan, rollout_id, call_id), body)
     entry = plan.endpoint.engine.entry_from_response(answer, rollout_id=rollout_id, model_call_id=call_id, **plan.about)
     shown = without(answer, tree_of(plan.hidden))
     return entry, body if shown is answer else dumps(shown, sort_keys=False)
@@ -41,8 +41,7 @@ class Passing:
         self._limit = limit
         self.failed: bytes | None = None
         """The event that was refused, if it was the engine's word that it failed."""
-        self._plan = plan
-        self._ids = rollout_id, call_id
+        self._call = _call(plan, rollout_id, call_id)
         self._tree = tree_of(plan.hidden)
         self._frames = Frames(limit)
         self._ending = False
@@ -92,7 +91,8 @@ class Passing:
         try:
             data = data_of(frame)
         except ValueError as error:
-            raise EngineAnswerError(self._assembler.engine, "stream", str(error), model_call_id=self._ids[1]) from None
+            call_id = self._call.model_call_id
+            raise EngineAnswerError(self._assembler.engine, "stream", str(error), model_call_id=call_id) from None
         if data is None:
             return frame
         if data.strip() == DONE:
@@ -102,7 +102,7 @@ class Passing:
         return self._event(frame, data)
 
     def _event(self, frame: bytes, data: bytes) -> bytes:
-        event = _parsed(self._plan, *self._ids, data)
+        event = parsed(self._call, data)
         try:
             self._assembler.feed(event)
         except EngineAnswerError:
@@ -127,6 +127,6 @@ def ends(event: Mapping[str, Any]) -> bool:
     )
 
 
-def _parsed(plan: Plan, rollout_id: str, call_id: str, text: bytes) -> Any:
+def _call(plan: Plan, rollout_id: str, call_id: str) -> Call:
     engine: str = plan.endpoint.engine.ENGINE
-    return parsed(Call(engine=engine, rollout_id=rollout_id, model_call_id=call_id), text)
+    return Call(engine=engine, rollout_id=rollout_id, model_call_id=call_id)

@@ -9,19 +9,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 from tokenstore.errors import TokenStoreError
 from tokenstore.serve.asking import Plan
 from tokenstore.serve.endpoints import ENDPOINTS
 from tokenstore.serve.exchange import Reply, Request, answer_headers
-from tokenstore.serve.http import Answer, BrokenError, Connections, SilentError, UnreachableError
+from tokenstore.serve.http import Answer, Connections, SilentError, UnreachableError
 from tokenstore.serve.meters import Meters
 from tokenstore.serve.outcomes import UNREACHABLE
 from tokenstore.serve.problems import ProxyError, store_problem
 from tokenstore.serve.routes import Route
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.serve.settling import InFlight, Outlet
+from tokenstore.serve.wire import BrokenError
 from tokenstore.store import TokenCaptureStore
 
 _SENT = [(b"accept-encoding", b"identity"), (b"content-type", b"application/json")]
@@ -42,9 +43,8 @@ class Relay:
         headers = request.passed_on()
         async with self._asked(request, route, headers, body) as answer:
             await reply.start(answer.status, answer_headers(answer.headers, raw=True))
-            async with aclosing(answer.pieces(raw=True)) as pieces:
-                async for piece in pieces:
-                    await reply.write(piece)
+            async for piece in answer.pieces(raw=True):
+                await reply.write(piece)
             await reply.end()
 
     @contextmanager
@@ -87,9 +87,8 @@ class Relay:
         try:
             async with self._asked(request, route, headers, plan.body) as answer:
                 await outlet.start(answer.status, answer.headers)
-                async with aclosing(answer.pieces()) as pieces:
-                    async for piece in pieces:
-                        await outlet.take(piece)
+                async for piece in answer.pieces():
+                    await outlet.take(piece)
                 await outlet.end()
         except ProxyError as problem:
             if problem.code == UNREACHABLE:

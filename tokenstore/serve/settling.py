@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
+from secrets import token_hex
 from time import perf_counter
-from uuid import uuid4
 
 from anyio import to_thread
 
@@ -205,7 +205,7 @@ def call_id_of(given: bytes | None) -> str:
     Raises:
         ProxyError: The word cannot be part of an id.
     """
-    unique = uuid4().hex[:UNIQUE]
+    unique = token_hex(UNIQUE // 2)
     if given is None:
         return f"call-{unique}"
     try:

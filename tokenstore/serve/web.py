@@ -22,7 +22,7 @@ from tokenstore.serve.meters import Meters
 from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.relay import Relay
 from tokenstore.serve.remote import error_to_plain, status_of
-from tokenstore.serve.routes import route_of
+from tokenstore.serve.routes import OWN, route_of
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.store import TokenCaptureStore
 
@@ -30,6 +30,7 @@ MAX_CONTROL_BYTES = 16 * 1024 * 1024
 """Body of a control request: some tens of thousands of rollout ids."""
 LINES = "application/x-ndjson"
 """Content type of what is streamed line by line."""
+_OWN = tuple(f"/{segment}" for segment in OWN)
 
 
 def make_app(settings: ProxySettings, store: TokenCaptureStore, engine: Connections) -> Any:
@@ -49,7 +50,15 @@ def make_app(settings: ProxySettings, store: TokenCaptureStore, engine: Connecti
     routes: list[Any] = [Route("/metrics", _metrics(store, meters), methods=["GET"])]
     if settings.control_token is not None:
         routes.append(Mount("/control", routes=_control_routes(Control(store), settings.control_token)))
-    return Starlette(routes=[*routes, Mount("/", app=proxy)])
+    routed = Starlette(routes=[*routes, Mount("/", app=proxy)])
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        # What is the engine's for sure does not pass through Starlette, whose layers every event would climb.
+        path = scope.get("path", "")
+        passes = path.startswith("/") and not path.startswith(_OWN)
+        await (proxy if passes else routed)(scope, receive, send)
+
+    return app
 
 
 class Proxy:
@@ -104,7 +113,8 @@ async def while_there(request: Request, reply: Reply, work: Callable[[], Awaitab
             await work()
         except ProxyError as error:
             problem = error
-        group.cancel_scope.cancel()
+        if not reply.ended:  # else the server says so, and whoever waits for that ends by itself, which costs less
+            group.cancel_scope.cancel()
     return problem
 
 
