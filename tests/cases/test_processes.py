@@ -40,9 +40,10 @@ def _check_bounded_memory(root: Path, backend: str, count: int, size: int, infli
         before, written, read, seen = map(int, child.finish())
 
     assert seen == count
-    # A large entry is there as text, as encoded member, as line and as the bytes appended; reading holds two or three.
+    # A large entry is there as text, as encoded member, as line and as the bytes appended; reading holds two or three,
+    # each as often, and what one thread has freed another may not get.
     assert written - before < 4 * inflight + 6 * size + 16 * MIB
-    assert read - before < 4 * inflight + 8 * size + 16 * MIB
+    assert read - before < 4 * inflight + 12 * size + 16 * MIB
 
 
 @BACKENDS

@@ -105,6 +105,17 @@ def test_an_empty_frozen_rollout_is_there(run: Runner, tmp_path: Path) -> None:
     assert "0 calls" in result.out
 
 
+def test_what_ls_lists_can_be_shown(run: Runner, tmp_path: Path) -> None:
+    """A rollout whose first call never came, so that its file is empty, is shown as it is listed."""
+    (tmp_path / "r.tokens.jsonl").touch()
+    assert run("ls", "--ids", "--root", tmp_path).out == "r\n"
+
+    result = run("show", "r", "--root", tmp_path)
+
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("rollout r: open, complete, version 0, 0 calls\n")
+
+
 @pytest.mark.parametrize(("rollout", "said"), [("unknown", "there is no rollout unknown"), ("a/b", "rollout id")])
 def test_an_unknown_rollout_is_an_error(run: Runner, tmp_path: Path, rollout: str, said: str) -> None:
     """A rollout that is not there, or cannot be, is an error of one line."""

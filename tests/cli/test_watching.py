@@ -154,6 +154,25 @@ def test_top_shows_what_a_store_publishes(run: Runner, tmp_path: Path) -> None:
     assert text.count("puts/s, p50 -, p99 -") == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tokenstore_store_puts_total NaN\n", "Prometheus' text format"),
+        ("tokenstore_store_queued +Inf\n", "Prometheus' text format"),
+        ('tokenstore_store_put_seconds_bucket{le="x"} 1\n', "Prometheus' text format"),
+        ("<html></html>\n", "no metrics of a store"),
+        ("", "no metrics of a store"),
+    ],
+)
+def test_top_of_what_is_no_store(run: Runner, tmp_path: Path, text: str, said: str) -> None:
+    """A URL whose answer holds no numbers of a store is an error of one line, not a picture without them."""
+    with published(text) as url:
+        result = run("top", "--json", "--count", 1, "--interval", "0.01s", "--metrics", url, "--root", tmp_path)
+
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert said in result.err
+
+
 def test_top_on_a_terminal(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal the picture is renewed in its place."""
     terminal = Terminal()

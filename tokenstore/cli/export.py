@@ -21,9 +21,10 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command to the command line."""
     about = (
         "Write rollouts to one file: each call as it was recorded, or the trajectories to train on, with loss mask, "
-        "log probabilities and the verdict. The file appears under its name when it is whole. A run that was killed "
-        "is gone on with by running it again. Changes nothing in the directory. A rollout that cannot be exported is "
-        "named, the others are kept, and the exit status is then 1."
+        "log probabilities and the verdict. The file appears under its name when it is whole. A run that was killed, "
+        "or ended by a file that cannot be read or a lock that stays held, is gone on with by running it again. "
+        "Changes nothing in the directory. A rollout that cannot be exported is named, the others are kept, and the "
+        "exit status is then 1."
     )
     parser = commands.add_parser("export", help="write rollouts as JSONL, Parquet or npz", description=about)
     parser.add_argument("rollouts", metavar="ROLLOUT", nargs="*", help="only these (default: all that are not retired)")

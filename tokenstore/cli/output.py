@@ -1,7 +1,8 @@
 """What a command says and where: results on stdout, everything else on stderr.
 
-On a terminal, with the extra `cli` installed, results are rich tables and long work shows a progress bar. Otherwise
-they are plain text. With `--json` stdout holds one JSON document or one JSON object a line, and nothing else.
+On a terminal, with the extra `cli` installed, results are rich tables, or lines where it is too narrow for one, and
+long work shows a progress bar. Otherwise they are plain text. With `--json` stdout holds one JSON document or one JSON
+object a line, and nothing else.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tokenstore import TokenCaptureRetiredError, TokenCaptureSnapshot, TokenCaptureStore, TokenEntry
+from tokenstore.cli.acting import require
 from tokenstore.cli.common import (
     EXIT_OK,
-    CommandError,
     add_output,
     add_root,
     complete_rollouts,
@@ -87,12 +87,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 async def _report(root: str, rollout_id: str) -> dict[str, Any]:
     async with TokenCaptureStore(root) as store:
+        await require(store, rollout_id)
         try:
             snapshot = await store.peek(rollout_id)
         except TokenCaptureRetiredError:
             return {"rollout_id": rollout_id, "state": "retired"}
-    if not (snapshot.frozen or snapshot.version or snapshot.open_calls or snapshot.incomplete_reasons):
-        raise CommandError(f"there is no rollout {rollout_id} in {printable(root)}")
     return _describe(snapshot)
 
 

@@ -86,12 +86,15 @@ async def _scrape(url: str | None) -> Samples:
     if url is None:
         return {}
     try:
-        return parse_metrics(await to_thread.run_sync(_fetch, url))
+        samples = parse_metrics(await to_thread.run_sync(_fetch, url))
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", error) or type(error).__name__
         raise CommandError(f"{printable(url)} cannot be read: {printable(str(why))}") from error
     except ValueError as error:
         raise CommandError(f"{printable(url)} gives no metrics in Prometheus' text format") from error
+    if not samples:
+        raise CommandError(f"{printable(url)} gives no metrics of a store")
+    return samples
 
 
 def _fetch(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -78,20 +79,34 @@ def change(before: Look, now: Look, *, most: int = 10) -> Change:
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Read the samples of a store out of Prometheus' text format, adding up stores of one process."""
+    """Read the samples of a store out of Prometheus' text format, adding up stores of one process.
+
+    Raises:
+        ValueError: It is not that format, or no store gives such numbers.
+    """
     samples: dict[str, float] = {}
     for line in text.splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith("tokenstore_store_"):
             key = _without_store(name)
-            samples[key] = samples.get(key, 0.0) + float(value)
+            samples[key] = samples.get(key, 0.0) + _finite(value)
     return samples
+
+
+def _finite(text: str) -> float:
+    """Read a number as stores give it: rates of others would be no JSON."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of a store")
+    return value
 
 
 def _without_store(name: str) -> str:
     """Leave only the label of a bucket: whose store it is, or which reason, is added up."""
     metric, _, labels = name.partition("{")
     bucket = next((label for label in labels.rstrip("}").split(",") if label.startswith("le=")), "")
+    if bucket:
+        float(bucket[3:].strip('"'))  # or it is no bound
     return f"{metric}{{{bucket}}}" if bucket else metric
 
 
