@@ -54,12 +54,12 @@ def state_moved_without_directory_sync(patch: Patch) -> None:
 
 def records_removed_before_the_fence_is_durable(patch: Patch) -> None:
     """A drop moves the fence into place and removes the records with one directory sync after both."""
-    settle = StateFile.settle
+    settling = StateFile.settling
 
-    def hasty(self: StateFile, *, sync_directory: bool = True) -> None:
-        settle(self, sync_directory=sync_directory and not self.state.retired)
+    def hasty(self: StateFile, *, sync_directory: bool = True) -> Iterator[Wish]:
+        return settling(self, sync_directory=sync_directory and not self.state.retired)
 
-    patch.setattr(StateFile, "settle", hasty)
+    patch.setattr(StateFile, "settling", hasty)
 
 
 def fence_removed_with_the_records(patch: Patch) -> None:
@@ -286,7 +286,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             Mutant(lock_removed_while_the_state_is_there, ("a lock kept",)),
             Mutant(state_descriptor_left_open, ("freeze",)),
             Mutant(lock_kept_after_an_error, ("two writers freeze",)),
-            Mutant(error_of_closing_raised, ("handles given away", "delete")),
+            Mutant(error_of_closing_raised, ("handles given away", "drop", "retire")),
         )
     }
 )
