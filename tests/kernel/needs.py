@@ -5,9 +5,13 @@ With TOKENSTORE_KERNEL=required, as in continuous integration, it fails instead.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,6 +51,18 @@ def fuse() -> None:
     if not Path("/dev/fuse").exists():
         pytest.skip("needs /dev/fuse, which not every machine gives away")
     programs("fusermount3")
+
+
+@contextmanager
+def mounts(*, copied: bool = False) -> Iterator[None]:
+    """Keep those who unmount apart from those, in other workers, who copy all mounts into a namespace of their own.
+
+    While there is a copy, a file system that was cut off and unmounted is not gone, and mounting it again gives the
+    one that fails.
+    """
+    with (Path(tempfile.gettempdir()) / "tokenstore-tests-mounts").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if copied else fcntl.LOCK_SH)
+        yield
 
 
 def namespaces() -> None:

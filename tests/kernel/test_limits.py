@@ -59,7 +59,6 @@ MORE_JUMPS = ("+100d", "-20000d")
 @pytest.mark.parametrize("what", FULL)
 def test_a_full_tmpfs_is_an_error_until_space_is_back(what: str, tmp_path: Path) -> None:
     """Out of bytes or of inodes each put raises or is there whole; when space is back, work goes on."""
-    needs.namespaces()
     options, fill, free = FULL[what]
     script = tmp_path / "script.py"
     script.write_text(FILLING.replace("FILL", fill).replace("FREE", free), encoding="utf-8")
@@ -67,13 +66,15 @@ def test_a_full_tmpfs_is_an_error_until_space_is_back(what: str, tmp_path: Path)
     place.mkdir()
     command = f'mount -t tmpfs -o {options} tmpfs "$1" && exec "$0" "$2" "$1"'
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
-    done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", command, sys.executable, place, script],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    with needs.mounts(copied=True):
+        needs.namespaces()
+        done = subprocess.run(
+            ["unshare", "-Urm", "sh", "-c", command, sys.executable, place, script],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
 
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"[{errno.ENOSPC}] True True", "True"]

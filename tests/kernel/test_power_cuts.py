@@ -61,10 +61,11 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mount]:
     """A file system of each kind, on a loop device."""
     needs.loop_mounts()
     needs.programs(FORMATS[request.param][0])
-    mount = Mount(tmp_path, request.param)
-    yield mount
-    # Lazily, whatever a failed test has left open: pytest removes old folders, and must not find a mount in one.
-    subprocess.run(["umount", "-l", mount.path], check=True)
+    with needs.mounts():
+        mount = Mount(tmp_path, request.param)
+        yield mount
+        # Lazily, whatever a failed test has left open: pytest removes old folders, and must not find a mount in one.
+        subprocess.run(["umount", "-l", mount.path], check=True)
 
 
 def _cuts_under_load(mounted: Mount, cuts: int, seed: int) -> None:
