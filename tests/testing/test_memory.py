@@ -117,6 +117,15 @@ async def test_peek_of_open_rollout() -> None:
     assert await store.peek("r") == snapshot
 
 
+async def test_begin_of_a_refused_call_leaves_nothing() -> None:
+    """A call that the engine refused does not begin again, so there is nothing that a removal would remove."""
+    store = InMemoryTokenStore()
+    await store.refuse_call("r", model_call_id="c1", code="context_length_exceeded")
+    await store.begin_call("r", "c1")
+
+    assert await store.retire(["r"]) == {"removed": [], "absent": ["r"]}
+
+
 async def test_peek_of_frozen_rollout() -> None:
     """Peeking at a frozen rollout shows what freeze shows."""
     store = InMemoryTokenStore()

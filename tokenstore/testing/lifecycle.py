@@ -42,7 +42,8 @@ class Rollout:
     def begin(self, call_id: str) -> None:
         """Record that a call is about to be sent."""
         self._require_open()
-        self.intents.setdefault(call_id)
+        if call_id not in self.entries and call_id not in self.refusals:
+            self.intents.setdefault(call_id)
 
     def put(self, entry: TokenEntry) -> None:
         """Add an entry, or find that it is there."""
