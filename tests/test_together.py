@@ -235,6 +235,7 @@ async def test_slow_syncs_of_some_keep_no_others_waiting(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(QueuedSyncs, "ended", ended_but_some)
     names = [f"r{number}" for number in range(16)] + [f"slow{number}" for number in range(8)]
+    again = [f"{name} again" for name in names[:16]]
     async with store_on(QueuedDisk()) as store:
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -242,12 +243,15 @@ async def test_slow_syncs_of_some_keep_no_others_waiting(monkeypatch: pytest.Mon
         async with anyio.create_task_group() as tasks:
             for name in names:
                 tasks.start_soon(outcomes.of, name, store.put, entry("c1", rollout_id=name))
-            await until(lambda: set(names[:16]) <= outcomes.results.keys())
-            waiting = set(names) - outcomes.results.keys()
-            for name in names[:16]:
-                tasks.start_soon(outcomes.of, f"{name} again", store.put, entry("c2", rollout_id=name))
-            await until(lambda: len(outcomes.results) == 40 - len(waiting))
-            freed.set()
+            try:
+                await until(lambda: set(names[:16]) <= outcomes.results.keys())
+                waiting = set(names) - outcomes.results.keys()
+                for name in again:
+                    put = entry("c2", rollout_id=name.removesuffix(" again"))
+                    tasks.start_soon(outcomes.of, name, store.put, put)
+                await until(lambda: set(again) <= outcomes.results.keys())
+            finally:
+                freed.set()
 
     assert len(waiting) > COMMITTERS
     assert len(outcomes.results) == 40
