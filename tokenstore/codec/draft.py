@@ -91,9 +91,7 @@ class Draft:
     def _encode_prompt(self, start: int) -> bytes:
         try:
             return _encode_numbers(self.entry.prompt_token_ids[start:])
-        except (
-            TypeError
-        ):  # integers of another library, such as numpy's; making plain ones costs as much as writing them
+        except TypeError:  # integers of another library; to make plain ones costs as much as to write them
             return _encode_numbers(self._ids[start:].tolist())
 
 

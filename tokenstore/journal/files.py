@@ -115,10 +115,13 @@ class RolloutFiles:
 
     def _forget(self) -> None:
         """Let go of everything, where there is a fence or nothing: others have more use for the descriptors."""
-        for file in (self.tokens, self.intents, self.marker):
-            file.forget()
+        self._forget_records()
         self.statefile.release()
         self.lock.close()
+
+    def _forget_records(self) -> None:
+        for file in (self.tokens, self.intents, self.marker):
+            file.forget()
 
     def _enter(self, access: Access) -> None:
         self._mutex.acquire()
@@ -297,8 +300,7 @@ class RolloutFiles:
             for name in self.names.records:
                 with durable("removal", name):
                     self.root.directory.unlink(name)
-            for file in (self.tokens, self.intents, self.marker):
-                file.forget()
+            self._forget_records()
         self.root.prompts.forget(self.rollout_id)
         self.index = Index(self.statefile.state)
 
