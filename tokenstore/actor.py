@@ -83,7 +83,7 @@ class Actor:
             # a critical section that asyncio's own cancellation has left to its thread, as a loop does when it ends.
             self._host.forget(self)
             for message in [*self._in_hand, *self.mailbox.end()]:
-                message.answer(error=_for_one(self._failure))
+                message.answer(error=copy_of(self._failure))
             self._journal.close()
 
     async def _serve_all(self) -> None:
@@ -130,7 +130,7 @@ class Actor:
         finally:
             budget.give(sum(message.cost for message in self._in_hand))
         for message, request in zip(self._in_hand, requests, strict=True):
-            message.answer(error=request.error or _for_one(error))
+            message.answer(error=request.error or copy_of(error))
             self._host.note_put(message)
 
     def _drain(self, cost: int) -> None:
@@ -186,8 +186,3 @@ class Actor:
         elif now - self._turn_began > TURN_SECONDS:
             await anyio.sleep(PAUSE_SECONDS)
             self._turn_began = time.monotonic()
-
-
-def _for_one(error: Exception | None) -> Exception | None:
-    """An error of its own for each of many waiters: raising one object in several tasks mixes up their tracebacks."""
-    return copy_of(error) if isinstance(error, TokenStoreError) else error

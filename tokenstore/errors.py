@@ -22,7 +22,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-E = TypeVar("E", bound="TokenStoreError")
+E = TypeVar("E", bound=BaseException | None)
 
 
 def _revive(cls: type[TokenStoreError], args: tuple[Any, ...], attributes: dict[str, Any]) -> TokenStoreError:
@@ -43,10 +43,12 @@ class TokenStoreError(Exception):
 
 
 def copy_of(error: E) -> E:
-    """The same error for one more who is to raise it.
+    """The same error for one more who is to raise it; what is no error of ours is given as it is.
 
     One object raised by several would mix up their tracebacks, and kept, it would keep all that their frames hold.
     """
+    if not isinstance(error, TokenStoreError):
+        return error
     own = copy.copy(error)
     own.__cause__ = error.__cause__
     return own

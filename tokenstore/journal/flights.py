@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
+from tokenstore.errors import copy_of
 from tokenstore.journal.disk import File, Syncs
-from tokenstore.journal.root import Root, copied
+from tokenstore.journal.root import Root
 from tokenstore.journal.syncs import Wish
 
 
@@ -154,7 +155,7 @@ class KernelFlight:
         wishes, self._names = self._names, []
         self._root.fulfil(wishes[0])
         for wish in wishes[1:]:
-            wish.failure = copied(wishes[0].failure)
+            wish.failure = copy_of(wishes[0].failure)
         return wishes
 
     def _ended(self, *, wait: bool) -> list[Wish]:

@@ -147,11 +147,6 @@ class HandleBudget:
             self._kept[holder] = count
 
 
-def copied(error: BaseException | None) -> BaseException | None:
-    """A failure for one of many who waited: raising one object in several places mixes up their tracebacks."""
-    return copy_of(error) if isinstance(error, DurabilityError) else error
-
-
 def _fulfilled(wish: Wish) -> Iterator[Wish]:
     """Go on when a wish is fulfilled."""
     yield wish
@@ -252,7 +247,7 @@ class Root:
                 self._filesystem.wait(min(wish.ticket for wish in wishes))
         except BaseException as error:  # noqa: BLE001 - as above
             for wish in wishes:
-                wish.failure = copied(error)
+                wish.failure = copy_of(error)
 
     def finish(self, steps: Iterable[Wish]) -> None:
         """Run a critical section to its end, its wishes one by one."""
