@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -172,8 +174,10 @@ def test_a_section_that_begins_too_late_does_nothing() -> None:
     journal = Journal(Root(disk.open_root(ROOT), StoreConfig()), "r")
     journal.close()
 
-    for late in (lambda: journal.commit([Put(entry())]), journal.freeze, journal.peek, journal.fence):
+    late: list[Callable[[], object]] = [journal.freeze, journal.peek, partial(journal.finish, journal.fencing())]
+    late.append(partial(journal.finish, journal.committing([Put(entry())])))
+    for section in late:
         with pytest.raises(StoreClosedError):
-            late()
+            section()
 
     assert disk.files(ROOT) == {}

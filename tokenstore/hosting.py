@@ -28,8 +28,8 @@ from tokenstore.threads import Threads
 from tokenstore.together import SHARED_BYTES, Together
 
 T = TypeVar("T")
-MANY = 4
-"""Batches being committed from which the next one goes with others: below, a thread for each is sooner done."""
+MANY = 3
+"""Sections under way from which the next one goes with others: below, a thread for each is sooner done."""
 LATENCIES_KEPT = 4096
 """Latest puts from which the statistics take their percentiles."""
 
@@ -179,19 +179,8 @@ class Host:
 
         Small ones go with those of others where many come.
         """
-        self._committing += 1
-        try:
-            if cost <= SHARED_BYTES and self._goes_together(journal):
-                await self._together.commit(journal.committing(requests))
-            else:
-                await self.threads.commit(journal.commit, requests)
-        finally:
-            self._committing -= 1
-
-    def _goes_together(self, journal: Journal) -> bool:
-        if self.config.sync == "filesystem":
-            return self._together.able
-        return self._committing >= MANY and self._together.able and journal.settled
+        together = self.config.sync == "filesystem" or (self._busy and journal.settled)
+        await self._run(journal, journal.committing(requests), together=together and cost <= SHARED_BYTES)
 
     async def do(self, operation: Solo, journal: Journal) -> Any:
         """Have an operation done that is handled alone, in a worker thread."""
@@ -199,18 +188,23 @@ class Host:
             return await self.threads.read(operation.run, journal)
         if not operation.in_steps:
             return await self.threads.commit(operation.run, journal)
+        together = self._busy and self.config.sync != "filesystem"
+        return await self._run(journal, operation.run(journal), together=together)
+
+    @property
+    def _busy(self) -> bool:
+        return self._committing >= MANY
+
+    async def _run(self, journal: Journal, section: Generator[Wish, None, T], *, together: bool) -> T:
         self._committing += 1
         try:
-            return await self._do_in_steps(operation.run(journal), journal)
+            if not (together and self._together.able):
+                return await self.threads.commit(journal.finish, section)
+            steps = Steps(section)
+            await self._together.commit(iter(steps))
+            return steps.result
         finally:
             self._committing -= 1
-
-    async def _do_in_steps(self, section: Generator[Wish, None, T], journal: Journal) -> T:
-        if self._committing < MANY or not self._together.able or self.config.sync == "filesystem":
-            return await self.threads.commit(journal.finish, section)
-        steps = Steps(section)
-        await self._together.commit(iter(steps))
-        return steps.result
 
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""

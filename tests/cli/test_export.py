@@ -148,8 +148,8 @@ def test_a_missing_package(run: Runner, root: Path, tmp_path: Path, monkeypatch:
     out = run("export", "--format", "parquet", "--root", root, "--out", tmp_path / "out")
     into = run("ingest", tmp_path / "there", "--root", tmp_path / "copy")
 
-    assert out.err == "tokenstore: Parquet needs pyarrow; 'pip install tokenstore[export]' adds it\n"
-    assert into.err == f"{tmp_path / 'there'}: Parquet needs pyarrow; 'pip install tokenstore[export]' adds it\n"
+    assert out.err == "tokenstore: Parquet needs pyarrow; \"pip install 'tokenstore[export]'\" adds it\n"
+    assert into.err == f"{tmp_path / 'there'}: Parquet needs pyarrow; \"pip install 'tokenstore[export]'\" adds it\n"
     assert (out.status, into.status) == (1, 1)
 
 

@@ -404,7 +404,7 @@ class TestRefused:
         """Where the package of a format is not installed, the error has the command, and nothing is written."""
         monkeypatch.setitem(sys.modules, package, None)
 
-        with pytest.raises(ModuleNotFoundError, match=r"pip install tokenstore\[export\]") as caught:
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'tokenstore\[export\]'") as caught:
             await run(tmp_path / "store", tmp_path / "out", format)
 
         assert caught.value.name == package

@@ -77,7 +77,7 @@ class Removal:
     def perform(self, process: Process) -> list[Answer]:
         """Do the steps for all that have not failed."""
         answers: dict[str, Answer] = {}
-        self._step(process, answers, Journal.fence, first=True)
+        self._step(process, answers, lambda journal: journal.finish(journal.fencing()), first=True)
         self._step(process, answers, Journal.remove_records)
         if self.delete:
             self._step(process, answers, Journal.remove_fence)

@@ -53,7 +53,8 @@ class Process:
 
     def commit(self, rollout: str, requests: Sequence[Request]) -> Answer:
         """Ask for a batch."""
-        self.journal(rollout).commit(requests)
+        journal = self.journal(rollout)
+        journal.finish(journal.committing(requests))
         return "acked"
 
     def step(self, step: Callable[[Journal], Answer], rollout: str) -> Answer:

@@ -118,7 +118,7 @@ class Drop:
 
     def ask(self, journal: Journal) -> Answer:
         """Ask a journal for it."""
-        return journal.drop(*self.pair)
+        return journal.finish(journal.dropping(*self.pair))
 
 
 @attrs.frozen
@@ -136,7 +136,10 @@ class RemovalStep:
 
     def ask(self, journal: Journal) -> Answer:
         """Ask a journal for it."""
-        getattr(journal, self.name)()
+        if self.name == "fence":
+            journal.finish(journal.fencing())
+        else:
+            getattr(journal, self.name)()
         return "acked"
 
 

@@ -196,8 +196,8 @@ class TestStates:
         assert after == attrs.evolve(
             before, incomplete=True, incomplete_reasons=("marked:c0",), version=before.version + 1
         )
-        assert Process(disk).journal.drop(before.snapshot_id, before.version) is False
-        assert Process(disk).journal.drop(after.snapshot_id, after.version) is True
+        assert Process(disk).drop(before.snapshot_id, before.version) is False
+        assert Process(disk).drop(after.snapshot_id, after.version) is True
 
     def test_a_marker_of_another_library_is_folded_in(self) -> None:
         """Lines that another process adds to the marker count, each call once, also of a frozen rollout."""
@@ -210,7 +210,7 @@ class TestStates:
 
         assert snapshot.version == frozen.version + 3
         assert snapshot.incomplete_reasons == ("marked:a", "marked:b", "marked:")
-        assert Process(disk).journal.drop(frozen.snapshot_id, frozen.version) is False
+        assert Process(disk).drop(frozen.snapshot_id, frozen.version) is False
 
     def test_an_empty_marker_is_a_reason_without_a_name(self) -> None:
         """The marker's existence means incomplete."""

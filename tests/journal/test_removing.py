@@ -38,7 +38,7 @@ def test_a_drop_goes_in_steps() -> None:
     disk = RecordingDisk(simulated)
     process = Process(disk)
     process.peek()
-    assert process.journal.drop(snapshot.snapshot_id, snapshot.version)
+    assert process.drop(snapshot.snapshot_id, snapshot.version)
     record = disk.take_calls()
 
     fence = record.index(f"replace {NAMES.state}")
@@ -55,15 +55,15 @@ def test_a_drop_goes_in_steps() -> None:
 def test_a_second_drop_finds_everything_done() -> None:
     """The same pair again is true and only makes sure that what it found is durable."""
     simulated, snapshot = frozen()
-    Process(simulated).journal.drop(snapshot.snapshot_id, snapshot.version)
+    Process(simulated).drop(snapshot.snapshot_id, snapshot.version)
     disk = RecordingDisk(simulated)
     process = Process(disk)
 
-    assert process.journal.drop(snapshot.snapshot_id, snapshot.version) is True
+    assert process.drop(snapshot.snapshot_id, snapshot.version) is True
     assert disk.take_calls()[0] == f"sync {NAMES.state}"
     assert set(disk.take_calls()) <= {"sync directory"}
-    assert process.journal.drop(snapshot.snapshot_id, snapshot.version + 1) is False
-    assert process.journal.drop("other", snapshot.version) is False
+    assert process.drop(snapshot.snapshot_id, snapshot.version + 1) is False
+    assert process.drop("other", snapshot.version) is False
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_drop_finishes_a_removal() -> None:
     """The pair that the fence holds is true and takes the leftovers away; so does a wrong pair, which is false."""
     for pair, answer in ((("s", 2), True), (("s", 3), False)):
         disk = half_removed()
-        assert Process(disk).journal.drop(*pair) is answer
+        assert Process(disk).drop(*pair) is answer
         assert disk.files(ROOT).keys() == FENCED
 
 
@@ -121,7 +121,7 @@ class TestSteps:
         """Fence a rollout; meanwhile another process deletes it and begins a new one."""
         disk, _ = frozen()
         process = Process(disk)
-        process.journal.fence()
+        process.fence()
         other = Process(disk)
         other.delete()
         other.put(entry("new"))
@@ -188,11 +188,11 @@ def test_a_failed_step_is_tried_again(call: str) -> None:
         process = Process(disk)
         disk.fault = Fault(call=call, at=at)  # type: ignore[arg-type]
         try:
-            assert process.journal.drop(snapshot.snapshot_id, snapshot.version)
+            assert process.drop(snapshot.snapshot_id, snapshot.version)
         except DurabilityError:
             assert disk.fired
         disk.fault = None
-        assert process.journal.drop(snapshot.snapshot_id, snapshot.version) is True
+        assert process.drop(snapshot.snapshot_id, snapshot.version) is True
         assert simulated.files(ROOT).keys() == FENCED
 
 

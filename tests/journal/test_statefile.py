@@ -235,7 +235,7 @@ class TestTooLarge:
             process.freeze()
 
         assert process.journal.peek() == before
-        assert process.journal.fence()
+        assert process.fence()
 
     def test_a_fence_goes_without_its_reasons(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A rollout with more marks than its state can hold refuses to go on, and can be removed."""
@@ -248,7 +248,7 @@ class TestTooLarge:
 
         with pytest.raises(CorruptRolloutError):
             process.put(entry())
-        existed = Process(disk).journal.fence()
+        existed = Process(disk).fence()
 
         assert existed
         assert parse_state(disk.read_file(STATE)).retired

@@ -115,8 +115,9 @@ def test_a_failure_keeps_nothing_alive() -> None:
         FailingDisk(SimulatedDisk(), Fault(call="filesystem_sync")).open_root(ROOT), StoreConfig(sync="filesystem")
     )
     put = Put(entry("c0"))
+    journal = Journal(root, "r")
     with pytest.raises(DurabilityError):
-        Journal(root, "r").commit([put])
+        journal.finish(journal.committing([put]))
     gone = weakref.ref(put)
     del put
     gc.collect()
@@ -149,9 +150,9 @@ def test_a_failed_sync_of_the_file_system_is_cut_back() -> None:
     journal = journal_on(disk)
 
     with pytest.raises(DurabilityError):
-        journal.commit([Put(entry("c0"))])
+        journal.finish(journal.committing([Put(entry("c0"))]))
     cut_back = disk.inner.read_file(ROOT / NAMES.tokens) if isinstance(disk.inner, SimulatedDisk) else None
-    journal.commit([Put(entry("c0"))])
+    journal.finish(journal.committing([Put(entry("c0"))]))
 
     assert cut_back == b""
     assert isinstance(disk.inner, SimulatedDisk)

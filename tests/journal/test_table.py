@@ -39,7 +39,7 @@ class Case(NamedTuple):
 def drop(process: Process, *, snapshot_id: str | None = None, version: int | None = None) -> bool:
     """Drop the rollout with the pair of its freeze, or with another one."""
     pair = PAIR[0]
-    return process.journal.drop(snapshot_id or pair.snapshot_id, pair.version if version is None else version)
+    return process.drop(snapshot_id or pair.snapshot_id, pair.version if version is None else version)
 
 
 def twice(do: Callable[[Process], Any]) -> Callable[[Process], Any]:

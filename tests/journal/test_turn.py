@@ -105,12 +105,12 @@ def test_nobody_syncs_while_having_the_turn(sync: Sync) -> None:
     root = Root(disk.open_root(ROOT), StoreConfig(sync=sync))
     disk.turn = root.turn
     journal = Journal(root, "r")
-    journal.commit([Begin("c0"), Put(entry("c0"))])
+    journal.finish(journal.committing([Begin("c0"), Put(entry("c0"))]))
     conflict = Put(entry("c0", prompt_token_ids=[9]))
-    journal.commit([conflict])
+    journal.finish(journal.committing([conflict]))
     disk.fault = Fault(call="datasync" if sync == "file" else "filesystem_sync")
     with pytest.raises(DurabilityError):
-        journal.commit([Put(entry("c1"))])
+        journal.finish(journal.committing([Put(entry("c1"))]))
 
     assert isinstance(conflict.error, ConflictingEntryError)
     assert disk.syncs > 6

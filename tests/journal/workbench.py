@@ -32,7 +32,7 @@ class Process:
     def outcomes(self, *requests: TokenEntry | str) -> list[Exception | None]:
         """Commit entries and begun calls in one batch and give the error of each."""
         batch: Sequence[Request] = [Begin(item) if isinstance(item, str) else Put(item) for item in requests]
-        self.journal.commit(batch)
+        self.journal.finish(self.journal.committing(batch))
         return [request.error for request in batch]
 
     def put(self, *entries: TokenEntry) -> None:
@@ -64,9 +64,17 @@ class Process:
         """Look at the rollout."""
         return self.journal.peek()
 
+    def drop(self, snapshot_id: str, version: int) -> bool:
+        """Remove the records, if the rollout is still the one that was frozen."""
+        return self.journal.finish(self.journal.dropping(snapshot_id, version))
+
+    def fence(self) -> bool:
+        """Put a fence up; tell whether there were records."""
+        return self.journal.finish(self.journal.fencing())
+
     def retire(self) -> bool:
         """Remove the rollout behind a fence, as the store does it; tell whether there were records."""
-        existed = self.journal.fence()
+        existed = self.fence()
         self.root.sync()
         self.journal.remove_records()
         self.root.sync()

@@ -102,7 +102,7 @@ def test_a_sync_that_fails_once_and_then_lies_loses_nothing_acked(name: str, mou
         store.append(entry("r", "c1", number=1))
         uses: dict[str, Callable[[], object]] = {
             "jsonl": lambda: store.append(entry("r", "c2", number=2)),
-            "intents": lambda: store._wait("r", lambda journal: journal.commit([Begin("c3")])),
+            "intents": lambda: store._wait("r", lambda journal: journal.finish(journal.committing([Begin("c3")]))),
             "incomplete": lambda: store._wait("r", lambda journal: journal.mark("c4")),
         }
         tell(mounted, "fail", name)

@@ -20,7 +20,6 @@ IMAGE_BYTES = 1024 * 1024 * 1024
 class Place:
     """A plain directory: processes can be killed, the power stays on."""
 
-    can_cut = False
     kind = "a plain directory"
 
     def __init__(self) -> None:
@@ -31,27 +30,18 @@ class Place:
         """The store's directory."""
         return self._top / "mount" / "store"
 
-    def cut(self) -> None:
-        """Cut the power."""
-        raise NotImplementedError("a plain directory has no power to be cut; look at `can_cut` first")
-
-    def restore(self) -> None:
-        """Give it back; nobody may have a file open."""
-        raise NotImplementedError("a plain directory has no power to be cut; look at `can_cut` first")
-
     def close(self) -> None:
         """Leave nothing behind."""
         shutil.rmtree(self._top)
 
 
 class LoopDevice(Place):
-    """An ext4 in a file.
+    """An ext4 in a file, whose power can be cut.
 
     Raises:
         OSError, subprocess.CalledProcessError: It cannot be mounted here.
     """
 
-    can_cut = True
     kind = "ext4 on a loop device"
 
     def __init__(self) -> None:
@@ -77,7 +67,7 @@ class LoopDevice(Place):
             os.close(fd)
 
     def restore(self) -> None:
-        """Mount what is on the disk."""
+        """Mount what is on the disk; nobody may have a file open."""
         self._unmount()
         _run("mount", "-o", "loop", self._image, self._mount)
         self._mounted = True

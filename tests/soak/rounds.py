@@ -19,7 +19,7 @@ import attrs
 
 from tests.soak.audit import Report, audit
 from tests.soak.ledger import WRITERS, Account, Facts, Operation
-from tests.soak.place import Place
+from tests.soak.place import LoopDevice, Place
 from tests.soak.work import CANNOT_OPEN, SLOTS, TASKS, Life, live
 
 WINDOW = 16
@@ -89,7 +89,7 @@ class Soak:
         chance = Random(f"{self._seed}/{number}")  # noqa: S311 - a schedule
         seconds = chance.uniform(*SECONDS)
         kills = sorted((chance.uniform(0, seconds), chance.choice(SLOTS)) for _ in range(chance.randint(*KILLS)))
-        cut = chance.random() < 0.5 and self._place.can_cut
+        device = self._place if chance.random() < 0.5 and isinstance(self._place, LoopDevice) else None
         self._cut_at = float("inf")
         rollouts = tuple(f"r{number * STEP + each}" for each in range(WINDOW))
         self._accounts = {name: self._accounts.get(name) or Account(name) for name in rollouts}
@@ -101,12 +101,12 @@ class Soak:
             self._kill(slot)
             self._start(slot, life, rollouts)
         self._listen(began + seconds)
-        if cut:
-            self._cut()
+        if device:
+            self._cut(device)
         for slot in SLOTS:
             self._kill(slot)
-        if cut:
-            self._place.restore()
+        if device:
+            device.restore()
         self._judge(rollouts)
         self.totals.rounds += 1
 
@@ -128,7 +128,7 @@ class Soak:
         self._processes.clear()
         self._selector.close()
 
-    def _cut(self) -> None:
+    def _cut(self, device: LoopDevice) -> None:
         # All stop saying anything first, as at a real cut: while a file system is being shut down, an fdatasync may
         # return 0 for bytes that are gone. What their calls have begun in the kernel goes on.
         for process in self._processes.values():
@@ -137,7 +137,7 @@ class Soak:
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._listen(time.monotonic())
         self._cut_at = time.monotonic()
-        self._place.cut()
+        device.cut()
         self.totals.cuts += 1
         for account in self._accounts.values():
             account.was_cut = True

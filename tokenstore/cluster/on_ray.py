@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from tokenstore.cluster.channel import BrokenError, Done
+from tokenstore.extras import needed
 
 NAMESPACE = "tokenstore"
 """Where the actors of all cluster stores are."""
@@ -36,11 +37,8 @@ def ray() -> Any:
     Raises:
         ModuleNotFoundError: It is not installed.
     """
-    try:
+    with needed("ray", "ray", "ray is not installed"):
         import ray  # noqa: PLC0415 - optional
-    except ImportError:
-        message = "ray is not installed; \"pip install 'tokenstore[ray]'\" adds it"
-        raise ModuleNotFoundError(message, name="ray") from None
     return ray
 
 

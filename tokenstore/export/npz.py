@@ -18,6 +18,7 @@ from zipfile import BadZipFile, ZipFile
 
 from tokenstore.errors import InvalidEntryError, TokenStoreError
 from tokenstore.export.columns import COLUMNS, PACKED, Exported, Kind, Row, entry_of, exported
+from tokenstore.extras import needed
 
 GIVEN = "_given"
 """What the name of the flags of a text column ends with that say which texts are there."""
@@ -191,9 +192,6 @@ def _column(np: Any, name: str, kind: Kind, values: Sequence[Any]) -> Any:
 
 
 def _numpy() -> Any:
-    try:
+    with needed("export", "numpy", "npz needs numpy"):
         import numpy as np  # noqa: PLC0415 - optional, and slow to import
-    except ImportError as error:
-        problem = "npz needs numpy; 'pip install tokenstore[export]' adds it"
-        raise ModuleNotFoundError(problem, name="numpy") from error
     return np

@@ -14,6 +14,7 @@ from typing import Any
 from tokenstore.codec import dumps
 from tokenstore.errors import InvalidEntryError
 from tokenstore.export.columns import COLUMNS, PACKED, Exported, Kind, Row, batches, entry_of, exported
+from tokenstore.extras import needed
 
 GROUP_BYTES = 32 * 1024 * 1024
 """Packed bytes of a row group, which readers take up whole."""
@@ -79,12 +80,9 @@ def read_entries(path: Path) -> Iterator[list[Exported]]:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with needed("export", "pyarrow", "Parquet needs pyarrow"):
         import pyarrow as pa  # noqa: PLC0415 - optional, and slow to import
         import pyarrow.parquet as pq  # noqa: PLC0415
-    except ImportError as error:
-        problem = "Parquet needs pyarrow; 'pip install tokenstore[export]' adds it"
-        raise ModuleNotFoundError(problem, name="pyarrow") from error
     return pa, pq
 
 

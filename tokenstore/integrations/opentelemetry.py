@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tokenstore.distribution import Distribution
+from tokenstore.extras import needed
 from tokenstore.metrics import MASKED, METRICS, Metric
 from tokenstore.records import StoreStatistics
 
@@ -54,11 +55,8 @@ def instrument(store: TokenCaptureStore, meter: Any = None, *, attributes: Mappi
 
 
 def _metrics() -> Any:
-    try:
+    with needed("opentelemetry", "opentelemetry", "opentelemetry is not installed"):
         from opentelemetry import metrics  # noqa: PLC0415 - optional
-    except ImportError:
-        message = "opentelemetry is not installed; \"pip install 'tokenstore[opentelemetry]'\" adds it"
-        raise ModuleNotFoundError(message, name="opentelemetry") from None
     return metrics
 
 

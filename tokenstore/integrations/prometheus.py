@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from tokenstore.distribution import Distribution
+from tokenstore.extras import needed
 from tokenstore.metrics import MASKED, METRICS, PREFIX, cumulative
 from tokenstore.records import StoreStatistics
 
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 
 def _core() -> Any:
     """Import the client library, or say how to get it."""
-    try:
+    with needed("prometheus", "prometheus_client", "prometheus_client is not installed"):
         from prometheus_client import core  # noqa: PLC0415 - optional
-    except ImportError:
-        message = "prometheus_client is not installed; \"pip install 'tokenstore[prometheus]'\" adds it"
-        raise ModuleNotFoundError(message, name="prometheus_client") from None
     return core
 
 

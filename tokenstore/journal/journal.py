@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,17 +54,12 @@ class Journal(Removing):
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def commit(self, requests: Sequence[Request]) -> None:
+    def committing(self, requests: Sequence[Request]) -> Generator[Wish, None, None]:
         """Store a run of puts and begin_calls with one append and one sync a file; each request gets its own answer.
 
         Raises:
             DurabilityError: The disk failed; no request without an error of its own may be acknowledged.
         """
-        with self._root.turn:
-            self._root.finish(self.committing(requests))
-
-    def committing(self, requests: Sequence[Request]) -> Iterator[Wish]:
-        """Do as `commit` does, in steps between which the lock is held."""
         for request in requests:
             request.prepare(self._root.config.max_entry_bytes)
         waiting = [request for request in requests if request.error is None]

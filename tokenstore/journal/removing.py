@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 
 from tokenstore.journal.lifecycle import Event, Ruling, State, rule
 from tokenstore.journal.sections import Sections
@@ -19,12 +18,8 @@ from tokenstore.journal.syncs import Wish
 class Removing(Sections):
     """The operations on one rollout that remove it, or a part of it."""
 
-    def drop(self, snapshot_id: str, version: int) -> bool:
-        """Remove the records of a frozen rollout behind a fence, if it is still the one that was frozen."""
-        return self.finish(self.dropping(snapshot_id, version))
-
     def dropping(self, snapshot_id: str, version: int) -> Generator[Wish, None, bool]:
-        """Do as `drop` does, in steps."""
+        """Remove the records of a frozen rollout behind a fence; false if it is not the one that was frozen."""
         with self._section(for_removal=True) as index:
             state = index.state
             match = state.frozen and (state.snapshot_id, state.version) == (snapshot_id, version)
@@ -36,12 +31,8 @@ class Removing(Sections):
                 yield from self._files.removing_records()
             return ruling is not Ruling.NO
 
-    def fence(self) -> bool:
-        """First step of a removal: put the fence up, durable with the next directory sync; tell if records exist."""
-        return self.finish(self.fencing())
-
     def fencing(self) -> Generator[Wish, None, bool]:
-        """Do as `fence` does, in steps."""
+        """First step of a removal: put the fence up, durable with the next directory sync; tell if records exist."""
         with self._section(for_removal=True) as index:
             existed = self._files.has_records()
             if not index.state.retired:
@@ -56,28 +47,18 @@ class Removing(Sections):
 
     def remove_records(self) -> None:
         """Second step: take the records away, if the rollout is still fenced; durable with the next directory sync."""
-        with self._fenced() as state:
+        with self._entered(self._files.fenced()) as state:
             if state.retired:
                 self._files.unlink_records()
 
     def remove_fence(self) -> None:
         """Third step, of a delete: take the fence away, if it is still one and hides nothing."""
-        with self._fenced() as state:
+        with self._entered(self._files.fenced()) as state:
             if state.retired and not self._files.has_records():
                 self._files.unlink_fence()
 
     def remove_lock(self) -> None:
         """Last step, of a delete: take the lock file away, if the rollout is gone."""
-        with self._fenced():
+        with self._entered(self._files.fenced()):
             if not self._files.statefile.exists and not self._files.has_records():
                 self._files.lock.unlink()
-
-    @contextmanager
-    def _fenced(self) -> Iterator[State]:
-        """Run a critical section that looks at nothing but the state."""
-        self._check_poison()
-        try:
-            with self._files.fenced() as state:
-                yield state
-        finally:
-            self._root.handles.keep(self._files)

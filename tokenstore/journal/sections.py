@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from tokenstore.journal.batch import late
@@ -42,22 +42,23 @@ class Sections:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    @contextmanager
-    def _section(self, *, shared: bool = False, for_removal: bool = False, create_lock: bool = True) -> Iterator[Index]:
-        self._check_poison()
-        try:
-            if shared:
-                with self._files.shared() as index:
-                    yield index
-            else:
-                with self._files.exclusive(for_removal=for_removal, create_lock=create_lock) as index:
-                    yield index
-        finally:
-            self._root.handles.keep(self._files)
+    def _section(
+        self, *, shared: bool = False, for_removal: bool = False, create_lock: bool = True
+    ) -> AbstractContextManager[Index]:
+        if shared:
+            return self._entered(self._files.shared())
+        return self._entered(self._files.exclusive(for_removal=for_removal, create_lock=create_lock))
 
-    def _check_poison(self) -> None:
+    @contextmanager
+    def _entered(self, section: AbstractContextManager[T]) -> Iterator[T]:
+        """Run a critical section, unless the journal must be given up, and keep what it has opened."""
         if self._files.poison:
             raise self._files.poison
+        try:
+            with section as known:
+                yield known
+        finally:
+            self._root.handles.keep(self._files)
 
     def _check_late(self, ruling: Ruling) -> None:
         if ruling in (Ruling.FROZEN, Ruling.RETIRED):

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from tokenstore.extras import needed
 from tokenstore.serve.exchange import Message, Receive, Reply, Send
 from tokenstore.serve.on_uvicorn import KEEP_ALIVE
 from tokenstore.serve.problems import ProxyError
@@ -18,12 +19,9 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
     Raises:
         ModuleNotFoundError: hypercorn is not installed; the message says how to add it.
     """
-    try:
+    with needed("serve", "hypercorn", "serving under trio needs hypercorn"):
         from hypercorn.config import Config  # noqa: PLC0415 - optional
         from hypercorn.trio import serve as serve_app  # noqa: PLC0415
-    except ImportError as error:
-        message = "serving under trio needs hypercorn; 'pip install tokenstore[serve]' adds it"
-        raise ModuleNotFoundError(message, name="hypercorn") from error
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
     config.graceful_timeout = grace

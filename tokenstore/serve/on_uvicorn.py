@@ -9,6 +9,8 @@ from typing import Any
 
 import anyio
 
+from tokenstore.extras import needed
+
 KEEP_ALIVE = 75
 """Seconds that an idle client may stay: longer than clients keep a connection, so that none is closed under a call."""
 
@@ -28,11 +30,8 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
     Raises:
         ModuleNotFoundError: uvicorn is not installed; the message says how to add it.
     """
-    try:
+    with needed("serve", "uvicorn", "serving under asyncio needs uvicorn"):
         import uvicorn  # noqa: PLC0415 - optional
-    except ImportError as error:
-        message = "serving under asyncio needs uvicorn; 'pip install tokenstore[serve]' adds it"
-        raise ModuleNotFoundError(message, name="uvicorn") from error
 
     class Server(uvicorn.Server):
         @contextmanager

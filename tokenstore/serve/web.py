@@ -14,6 +14,7 @@ import anyio
 
 from tokenstore.codec import dumps, loads
 from tokenstore.errors import TokenStoreError
+from tokenstore.extras import needed
 from tokenstore.serve.control import Control
 from tokenstore.serve.endpoints import generates
 from tokenstore.serve.exchange import ClientGoneError, Message, Receive, Reply, Request, Send
@@ -39,12 +40,9 @@ def make_app(settings: ProxySettings, store: TokenCaptureStore, engine: Connecti
     Raises:
         ModuleNotFoundError: Starlette is not installed; the message says how to add it.
     """
-    try:
+    with needed("serve", "starlette", "the proxy needs Starlette"):
         from starlette.applications import Starlette  # noqa: PLC0415 - optional
         from starlette.routing import Mount, Route  # noqa: PLC0415
-    except ImportError as error:
-        message = "the proxy needs Starlette; 'pip install tokenstore[serve]' adds it"
-        raise ModuleNotFoundError(message, name="starlette") from error
     meters = Meters()
     proxy = Proxy(settings, Relay(settings, store, engine, meters))
     routes: list[Any] = [Route("/metrics", _metrics(store, meters), methods=["GET"])]

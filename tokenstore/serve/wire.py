@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from tokenstore.extras import needed
+
 MAX_HEAD_BYTES = 256 * 1024
 """Of what is no body; servers send a few hundred bytes, and some cookies."""
 _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
@@ -153,9 +155,6 @@ def _frames(name: bytes, value: bytes) -> bool:
 
 
 def _httptools() -> Any:
-    try:
+    with needed("serve", "httptools", "the proxy and its client need httptools"):
         import httptools  # noqa: PLC0415 - optional
-    except ImportError as error:
-        message = "the proxy and its client need httptools; 'pip install tokenstore[serve]' adds it"
-        raise ModuleNotFoundError(message, name="httptools") from error
     return httptools
