@@ -43,6 +43,15 @@ def test_refuses_fractions_of_bytes_and_files(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", SECONDS)
+def test_refuses_seconds_that_no_clock_counts(field: str) -> None:
+    """A number of seconds beyond every float is refused where it is set, not where it is waited for."""
+    value: Any = 10**400
+
+    with pytest.raises(ValueError, match=rf"StoreConfig\.{field} is 10+, a positive number"):
+        StoreConfig(**{field: value})
+
+
+@pytest.mark.parametrize("field", SECONDS)
 def test_takes_whole_and_broken_seconds(field: str) -> None:
     """Seconds may be an int or a float."""
     values: list[Any] = [1, 0.25]

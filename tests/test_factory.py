@@ -72,6 +72,7 @@ def test_known_keys_are_accepted(tmp_path: Path) -> None:
     [
         ({"token_id_capture": {"enabled": True, "dir": "rel/path"}}, r"token_id_capture\.dir is the relative path"),
         ({"token_id_capture": {"enabled": True}, "model_call_capture_dir": "x"}, "model_call_capture_dir is the rel"),
+        ({"token_id_capture": {"enabled": True, "dir": "/a\0b"}}, r"token_id_capture\.dir holds a NUL"),
         ({"token_id_capture": {"enabled": True, "dir": 7}}, r"token_id_capture\.dir is of type int, an absolute path"),
         ({"token_id_capture": {"enabled": "yes"}}, r"token_id_capture\.enabled is 'yes', true and false are allowed"),
         ({"token_id_capture": {"enabled": 1}}, r"token_id_capture\.enabled is 1"),

@@ -77,6 +77,13 @@ def test_a_bare_string_is_no_batch(text: Any) -> None:
         validate_rollout_ids(text)
 
 
+@pytest.mark.parametrize("batch", [None, 7])
+def test_a_batch_is_a_list(batch: Any) -> None:
+    """What cannot hold ids is a TypeError that names its type."""
+    with pytest.raises(TypeError, match=f"a list of strings, not a {type(batch).__name__}"):
+        validate_rollout_ids(batch)
+
+
 @pytest.mark.parametrize("call_id", GOOD_CALL_IDS, ids=ascii)
 def test_takes_printable_call_ids(call_id: str) -> None:
     """Up to 512 characters without control characters or white space at an end are a model call id."""

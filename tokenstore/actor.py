@@ -164,19 +164,24 @@ class Actor:
 
     async def _hop(self, hop: Callable[[], Awaitable[T]]) -> T:
         """One way to a worker thread and back; again, after a pause on the loop, while another holds the lock."""
-        timeout = self._host.config.lock_timeout
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + self._host.config.lock_timeout
         await self._be_fair()
         while True:
             try:
                 return await hop()
             except LockBusyError:
                 if time.monotonic() >= deadline:
-                    path = self._host.path / Names.of(self.rollout_id).lock
-                    raise LockTimeoutError(str(path), timeout) from None
+                    raise self._lock_timeout() from None
             finally:
                 self._turn_ended = time.monotonic()
             await anyio.sleep(random.uniform(*BACK_OFF))  # noqa: S311 - jitter, no secret
+            # Nothing was begun: what nobody waits for any more must not be done after what was asked for later.
+            if all(message.abandoned for message in self._in_hand):
+                raise self._lock_timeout()
+
+    def _lock_timeout(self) -> LockTimeoutError:
+        path = self._host.path / Names.of(self.rollout_id).lock
+        return LockTimeoutError(str(path), self._host.config.lock_timeout)
 
     async def _be_fair(self) -> None:
         """Leave the lock free for a moment after a long turn, so that another process gets it."""

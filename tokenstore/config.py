@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
 
 import attrs
@@ -28,7 +29,7 @@ PromptStorage = Literal["shared", "full"]
 
 
 def _positive(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"StoreConfig.{field.name} is {value!r}, a positive number is allowed")
 
 
@@ -63,7 +64,8 @@ class StoreConfig:
     with the same guarantee. For a disk of the store's own: it also flushes what everybody else wrote to that file
     system, and waits for it. Linux 5.8 or newer."""
     max_entry_bytes: int = attrs.field(default=MAX_ENTRY_BYTES, validator=_positive_int)
-    """Longest line, in bytes; a longer entry is refused."""
+    """Longest line, in bytes; a longer entry is refused. What other processes wrote is read up to the default, or up to
+    this if it is more."""
     max_inflight_bytes: int = attrs.field(default=MAX_INFLIGHT_BYTES, validator=_positive_int)
     """Bytes of entries being written at once; more wait."""
     lock_timeout: float = attrs.field(default=LOCK_TIMEOUT, validator=_positive)

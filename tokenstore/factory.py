@@ -60,6 +60,8 @@ def _absolute(key: str, value: Any) -> Path:
         path = Path(value)
     except TypeError:
         raise ValueError(f"{key} is of type {type(value).__name__}, an absolute path is allowed") from None
+    if "\0" in str(path):
+        raise ValueError(f"{key} holds a NUL, an absolute path is allowed")
     if not path.is_absolute():
         raise ValueError(f"{key} is the relative path {str(path)!r}, an absolute path is allowed")
     return path

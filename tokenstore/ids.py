@@ -7,7 +7,7 @@ model call id is a line of a file, so it holds no control characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokenstore.errors import InvalidEntryError, InvalidRolloutIdError
 
@@ -39,11 +39,14 @@ def validate_rollout_ids(rollout_ids: Sequence[str]) -> list[str]:
     """Return the ids of a batch, duplicates counted once, order kept; nothing is returned if one is invalid.
 
     Raises:
-        TypeError: A bare string was given: it would be taken as a sequence of one-character ids. Pass a list.
+        TypeError: No batch was given, or a bare string, which would be taken as a sequence of one-character ids. Pass a
+            list.
         InvalidRolloutIdError: An id cannot name files.
     """
     if isinstance(rollout_ids, str | bytes | bytearray):
         raise TypeError("a batch of rollout ids is a list of strings, not one string; pass [rollout_id]")
+    if not isinstance(rollout_ids, Iterable):
+        raise TypeError(f"a batch of rollout ids is a list of strings, not a {type(rollout_ids).__name__}")
     return list(dict.fromkeys([validate_rollout_id(rollout_id) for rollout_id in rollout_ids]))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import anyio
 import pytest
 
@@ -54,6 +57,31 @@ async def test_others_go_on() -> None:
 
     assert puts_meanwhile == 20
     assert puts == 44
+
+
+@pytest.mark.parametrize("operation", ["put", "freeze", "delete"])
+async def test_cancelled_while_it_waits_for_the_lock_it_is_not_done(operation: str) -> None:
+    """What nobody waits for any more is not done when the lock comes free: it could undo what was asked later."""
+    disk = SimulatedDisk()
+    async with store_on(disk) as store, store_on(disk) as other:
+        await store.put(entry("acked"))
+        holder = hold_lock(disk)
+        ask: dict[str, Any] = {
+            "put": partial(store.put, entry("late")),
+            "freeze": partial(store.freeze, "r"),
+            "delete": partial(store.delete, ["r"]),
+        }
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask[operation])
+            await ticks(20)
+            tasks.cancel_scope.cancel()
+        holder.close()
+        await other.delete(["r"])
+        await other.put(entry("new"))
+        await store.put(entry("last"))
+        calls = await calls_of(other)
+
+    assert calls == ["new", "last"]
 
 
 async def test_a_lock_that_comes_free_is_taken() -> None:

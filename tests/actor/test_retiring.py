@@ -9,9 +9,10 @@ import pytest
 from tests.loops import ROOT, HeldDisk, hosting, store_on, ticks, until
 from tests.samples import entry
 from tokenstore import TokenEntry
+from tokenstore.codec import decode_line
 from tokenstore.journal.journal import INDEX_AFTER, Journal
 from tokenstore.mailbox import Message, Solo, put_message
-from tokenstore.testing import SimulatedDisk
+from tokenstore.testing import SimulatedDisk, agent_rollout
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +47,40 @@ async def test_a_large_rollout_retires_with_its_index() -> None:
 
     assert STATE not in before
     assert f'"indexed_size":{len(after[LINES])}'.encode() in after[STATE].replace(b" ", b"")
+
+
+@pytest.mark.parametrize("max_open_files", [160, 1])
+async def test_an_agent_that_pauses_goes_on_sharing_prompts(max_open_files: int) -> None:
+    """A turn after a pause names the call before it, though the actor had gone, and its descriptors before."""
+    disk = SimulatedDisk()
+    turns = agent_rollout("r", turns=4, first_prompt=400)
+    async with store_on(disk, idle_seconds=0.02, max_open_files=max_open_files) as store:
+        for turn in turns:
+            await store.put(turn)
+            await store.put(entry(turn.model_call_id, rollout_id="other"))
+            await until(lambda: store.statistics().actors == 0)
+        whole = list((await store.peek("r")).entries)
+    lines = [decode_line(line, "r") for line in disk.read_file(ROOT / LINES).splitlines()]
+
+    assert [line.base is not None for line in lines] == [False, True, True, True]
+    assert whole == turns
+
+
+async def test_prompts_of_a_rollout_that_another_process_made_anew_are_not_shared() -> None:
+    """What was cached before a pause is forgotten if the file is not as it was left."""
+    disk = SimulatedDisk()
+    first, second, third = agent_rollout("r", turns=3, first_prompt=400)
+    async with store_on(disk, idle_seconds=0.02) as store, store_on(disk) as other:
+        await store.put(first)
+        await store.put(second)
+        await until(lambda: store.statistics().actors == 0)
+        await other.delete(["r"])
+        await other.put(first)
+        await store.put(third)
+        snapshot = await store.freeze("r")
+
+    assert list(snapshot.entries) == [first, third]
+    assert not snapshot.incomplete
 
 
 async def test_retiring_gives_the_descriptors_back() -> None:

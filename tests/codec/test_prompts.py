@@ -73,6 +73,15 @@ class TestChoosing:
         assert writer.base_of(call("d1", [*everything(made[1]), 7])) == "c1"
         assert writer.base_of(call("d0", [*everything(made[0]), 7])) is None
 
+    def test_a_base_in_use_stays_known(self) -> None:
+        """Any number of prompts may begin with the same call, one after the other."""
+        writer = LineWriter()
+        writer.write(BASE)
+        forks = [call(f"c{number}", [*everything(BASE), number]) for number in range(2 * CALLS_A_ROLLOUT)]
+        bases = [writer.base_of(fork) for fork in forks]
+
+        assert bases == ["base"] * len(forks)
+
     def test_rollouts_do_not_mix(self) -> None:
         """The call of one rollout is no base in another, and forgetting one leaves the other."""
         cache = PromptCache()

@@ -236,6 +236,18 @@ def test_a_batch_of_bad_entries_touches_nothing() -> None:
     assert disk.files(ROOT) == {}
 
 
+def test_what_others_were_allowed_to_write_is_read() -> None:
+    """A process with a lower limit reads the longer lines of one with a higher, and writes nothing about them."""
+    disk = SimulatedDisk()
+    long = entry("long", model="x" * 1000)
+    Process(disk).put(long)
+    strict = Process(disk, max_entry_bytes=500)
+    strict.begin("c1")
+    snapshot = strict.peek()
+
+    assert (snapshot.entries, snapshot.version, snapshot.incomplete) == ((long,), 1, False)
+
+
 def test_a_line_too_long_is_refused_before_a_byte_is_written() -> None:
     """Whether a line is too long is known when its base is chosen; the rest of the batch goes on."""
     disk = SimulatedDisk()

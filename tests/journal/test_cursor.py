@@ -152,8 +152,9 @@ def test_a_rollout_made_anew_is_another_one(made_anew: list[TokenEntry]) -> None
         process.journal.read_slice(cursor)
 
 
-def test_a_rollout_made_anew_with_the_same_beginning_gives_nothing_new() -> None:
-    """If the new file has the old one's number and its first line, what differs is still never given."""
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_rollout_made_anew_with_the_same_beginning_is_another_one(frozen: bool) -> None:
+    """If the new file has the old one's number and all that was read of it, reading on raises all the same."""
     disk = SimulatedDisk()
     process = Process(disk)
     process.put(entry("c0"), entry("c1", prompt_token_ids=[7]))
@@ -163,8 +164,22 @@ def test_a_rollout_made_anew_with_the_same_beginning_gives_nothing_new() -> None
     other = Process(disk)
     other.delete()
     other.put(entry("c0"), entry("c1"), entry("c2"))
+    if frozen:
+        other.freeze()
 
-    assert rest(process, cursor) == []
+    with pytest.raises(TokenCaptureRetiredError):
+        process.journal.read_slice(cursor)
+
+
+def test_a_rollout_frozen_meanwhile_is_read_on() -> None:
+    """A freeze between two slices changes nothing for who reads."""
+    process = Process(SimulatedDisk())
+    process.put(entry("c0"), entry("c1"))
+    cursor = process.journal.open_cursor()
+    first = process.journal.read_slice(cursor)
+    process.freeze()
+
+    assert [*first, *rest(process, cursor)] == [entry("c0"), entry("c1")]
 
 
 def test_an_empty_rollout_has_no_entries() -> None:

@@ -91,7 +91,6 @@ def test_a_torn_tail_was_never_acknowledged(tail: bytes, caplog: pytest.LogCaptu
         (b"c1\r", "c1\\r"),
         (b"a\0b", "a\\x00b"),
         (b"c" * 513, "c" * 64),
-        ("\ufffd".encode(), "\\ufffd"),
         (b"\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd"),
     ],
 )
@@ -102,6 +101,13 @@ def test_a_line_that_is_no_id_is_a_lost_call(line: bytes, shown: str) -> None:
     assert list(file.ids) == ["c0", "c1"]
     assert list(file.invalid) == [shown]
     assert disk.read_file(INTENTS) == b"c0\n" + line + b"\nc1\n"
+
+
+def test_the_character_that_stands_for_broken_bytes_is_one_like_any_other() -> None:
+    """An id that really holds U+FFFD is an id; only bytes that are no UTF-8 are none."""
+    _, file = holding("call-\ufffd\n".encode())
+
+    assert (list(file.ids), list(file.invalid)) == (["call-\ufffd"], [])
 
 
 def test_a_blank_line_is_a_blank_id() -> None:

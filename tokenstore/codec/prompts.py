@@ -81,6 +81,7 @@ class PromptCache:
         self._bytes = 0
         self._calls: OrderedDict[tuple[str, str], KnownPrompt] = OrderedDict()
         self._rollouts: dict[str, list[str]] = {}
+        self._left: dict[str, object] = {}
         self._guard = threading.Lock()
 
     def find(self, rollout_id: str, prompt: bytes) -> KnownPrompt | None:
@@ -90,9 +91,15 @@ class PromptCache:
             return None
         found = max(fitting, key=lambda call: call.length)
         with self._guard:
-            if (rollout_id, found.model_call_id) in self._calls:
-                self._calls.move_to_end((rollout_id, found.model_call_id))
+            self._use(rollout_id, found.model_call_id)
         return found
+
+    def _use(self, rollout_id: str, call_id: str) -> None:
+        """Make it the last to go: many calls may begin with the same one."""
+        if (rollout_id, call_id) in self._calls:
+            self._calls.move_to_end((rollout_id, call_id))
+            calls = self._rollouts[rollout_id]
+            calls.append(calls.pop(calls.index(call_id)))
 
     def fitting(self, rollout_id: str, prompt: bytes) -> list[KnownPrompt]:
         """The known calls that the packed prompt begins with and that are long enough to be worth naming."""
@@ -124,11 +131,22 @@ class PromptCache:
             for call_id in list(self._rollouts.get(rollout_id, ())):
                 self._remove(rollout_id, call_id)
 
+    def leave(self, rollout_id: str, file: object) -> None:
+        """Note what a rollout's file is while nobody looks at it; the prompts stay good for who finds it so."""
+        with self._guard:
+            if rollout_id in self._rollouts:
+                self._left[rollout_id] = file
+
+    def left(self, rollout_id: str) -> object:
+        """What a rollout's file was when it was left; None if that is not known, or nothing is cached."""
+        return self._left.get(rollout_id)
+
     def _remove(self, rollout_id: str, call_id: str) -> None:
         self._bytes -= len(self._calls.pop((rollout_id, call_id)).ids)
         self._rollouts[rollout_id].remove(call_id)
         if not self._rollouts[rollout_id]:
             del self._rollouts[rollout_id]
+            self._left.pop(rollout_id, None)
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tokenstore.config import MAX_ENTRY_BYTES
 from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
 from tokenstore.journal.disk import Access
 from tokenstore.journal.idfile import IdFile
@@ -46,10 +47,13 @@ class RolloutFiles:
         self.marker = IdFile(root, self.names.marker)
         self.statefile = StateFile(root, self.names.state)
         self.index = Index(State())
-        self.lines = LineReader(self.tokens.read, rollout_id, self.names.tokens, root.config.max_entry_bytes)
+        # What another process was allowed to write is read, whatever this one may write.
+        longest = max(root.config.max_entry_bytes, MAX_ENTRY_BYTES)
+        self.lines = LineReader(self.tokens.read, rollout_id, self.names.tokens, longest)
         self._outdated = False
         self._unguarded = False
-        # Another actor's prompts may be cached from before the rollout was removed and made anew by another process.
+        # Another actor's prompts may be cached from before the rollout was removed and made anew by another process,
+        # unless the file is just as that actor left it.
         self._provisional = True
         self._mutex = threading.Lock()
         self._closed = False
@@ -170,9 +174,8 @@ class RolloutFiles:
             return
         sealed = self.statefile.state.frozen and self.statefile.state.indexed_size is not None
         passed_over = for_removal and sealed
-        if not passed_over and (not self.tokens.refresh(access) or self._provisional):
-            self._outdated = True
-            self.root.prompts.forget(self.rollout_id)
+        if not passed_over:
+            self._catch_up_with_file(access)
         self.marker.catch_up(access)
         if self._outdated:
             self.tokens.extend(0)
@@ -188,6 +191,16 @@ class RolloutFiles:
         else:
             self.tokens.extend(min(state.indexed_size, self.tokens.end))
         self.index.add_marks(self._marks())
+
+    def _catch_up_with_file(self, access: Access) -> None:
+        """Begin anew if the lines are not the known ones, and with cached prompts too, if those are not its own."""
+        same = self.tokens.refresh(access)
+        if same and not self._provisional:
+            return
+        self._outdated = True
+        left = self.root.prompts.left(self.rollout_id)
+        if not same or left is None or left != self.tokens.found():
+            self.root.prompts.forget(self.rollout_id)
 
     def _marks(self) -> list[str]:
         """The marker's calls; lines that name none count as one blank mark."""
@@ -337,6 +350,12 @@ class RolloutFiles:
         finally:
             self._mutex.release()
         return True
+
+    def leave(self) -> None:
+        """Have the next actor know the lines again, so that prompts of theirs that are cached stay good."""
+        with self._mutex:
+            if not self._closed:
+                self.root.prompts.leave(self.rollout_id, self.tokens.known())
 
     def close(self) -> None:
         """Give everything away for good, after the running critical section; one that comes later raises."""

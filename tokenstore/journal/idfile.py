@@ -63,7 +63,7 @@ class IdFile(LogFile):
     def _take(self, lines: Iterable[bytes]) -> None:
         for line in lines:
             text = line.decode(errors="replace")
-            if recordable_call_id(text) == text and "\ufffd" not in text:
+            if recordable_call_id(text) == text and text.encode() == line:
                 self.ids[text] = None
             else:
                 self.invalid[ascii(text[:_SHOWN])[1:-1]] = None

@@ -169,7 +169,7 @@ class Journal(Removing):
         """
         with self._section(shared=True) as index:
             self._check_late(rule(Event.READ, index.state.status))
-            return cursor.read_on(self._files)
+            return cursor.read_on(self._files, index)
 
     # ------------------------------------------------------------------------------------------ mending
 
@@ -229,16 +229,18 @@ class Journal(Removing):
     # ------------------------------------------------------------------------------------------ idling
 
     def offer_index(self) -> None:
-        """Write the index if enough is not indexed, so that nobody reads those lines again; else do nothing.
+        """Write the index if enough is not indexed, so that nobody reads those lines again, and leave the rest known.
 
         Who has only read, and promised to change nothing, leaves it to a writer.
         """
-        if not self._wrote or self.poisoned or self._unindexed(self._files.index) <= INDEX_AFTER:
+        if not self._wrote or self.poisoned:
             return
-        # A rollout that another process has deleted must not get its lock file back.
-        with suppress(LockBusyError, TokenStoreError, OSError), self._section(create_lock=False) as index:
-            if self._unindexed(index) > INDEX_AFTER:
-                self._write_index()
+        if self._unindexed(self._files.index) > INDEX_AFTER:
+            # A rollout that another process has deleted must not get its lock file back.
+            with suppress(LockBusyError, TokenStoreError, OSError), self._section(create_lock=False) as index:
+                if self._unindexed(index) > INDEX_AFTER:
+                    self._write_index()
+        self._files.leave()
 
     def _unindexed(self, index: Index) -> int:
         if index.state.status != "open" or index.state.indexed_size is None:

@@ -9,8 +9,8 @@
    lower: below may be what others acknowledged. After a failed sync it is cut back too, and never synced again as if
    nothing had happened. If cutting back fails, the file is poisoned: its user must start anew, with rule 2.
 4. A file is the same for sure only while its descriptor is held. After the descriptor was given away, it counts as the
-   same if device, inode, size and the bytes of its last line agree; what was synced counts only if nobody has written
-   since, because a file made anew with the same inode number may have the same lines.
+   same if nobody has written since: device, inode, time of change and the bytes of its last line agree. A file made
+   anew may get the same inode number, and the same lines but for one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NEAR = 8 * 1024
 """Bytes in which the newline before a last line is looked for first."""
 
 
-class _Fingerprint(NamedTuple):
-    """What a file was when its descriptor was given away."""
+class Fingerprint(NamedTuple):
+    """What a file is, so that it is recognised when no descriptor was kept: rule 4."""
 
     identity: tuple[int, int]
     size: int
@@ -65,7 +65,7 @@ class LogFile:
         self._root = root
         self._file: File | None = None
         self._writable = False
-        self._fingerprint: _Fingerprint | None = None
+        self._fingerprint: Fingerprint | None = None
         self._synced = 0
         self.named = False
         self._stale = False
@@ -195,14 +195,26 @@ class LogFile:
         """Give the descriptor away, remembering enough to recognise the file."""
         if self._file is None:
             return
-        try:
-            now = self._file.stat()
-            start = self._start_of_last_line(self._file, self.size)
-            digest = self._digest(self._file, start, self.size)
-            self._fingerprint = _Fingerprint(now.identity, self.size, start, digest, now.mtime_ns)
-        except OSError:
+        self._fingerprint = self._fingerprint_of(self._file, self.size)
+        if self._fingerprint is None:
             self._forget()
         self.close()
+
+    def known(self) -> Fingerprint | None:
+        """The file as far as it is known, None if that cannot be told."""
+        return self._fingerprint if self._file is None else self._fingerprint_of(self._file, self.size)
+
+    def found(self) -> Fingerprint | None:
+        """The whole file as it was found, None if that cannot be told."""
+        return None if self._file is None else self._fingerprint_of(self._file, self.end)
+
+    def _fingerprint_of(self, file: File, size: int) -> Fingerprint | None:
+        try:
+            now = file.stat()
+            start = self._start_of_last_line(file, size)
+            return Fingerprint(now.identity, size, start, self._digest(file, start, size), now.mtime_ns)
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Give the descriptor away for good."""
@@ -225,7 +237,7 @@ class LogFile:
             return
         try:
             now = file.stat()
-            same = known.identity == now.identity and known.size <= now.size
+            same = known.identity == now.identity and known.mtime_ns == now.mtime_ns and known.size <= now.size
             same = same and self._digest(file, known.start, known.size) == known.last_line
         except OSError:
             self.close()  # Not compared yet: the fingerprint stays for the next time.
@@ -233,11 +245,8 @@ class LogFile:
         self._fingerprint = None
         if not same:
             self._changed = True
-            self._stale = False
-            self.size = 0
-        if not same or now.mtime_ns != known.mtime_ns:
-            self._synced = 0
-            self.named = False
+            self.named = self._stale = False
+            self.size = self._synced = 0
 
     def _digest(self, file: File, offset: int, end: int) -> bytes:
         """sha256 of some bytes."""
