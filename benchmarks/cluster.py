@@ -1,8 +1,9 @@
 """A cluster store on Ray: through a shard's actor beside an empty actor call, and directly beside the plain store.
 
 Two Ray nodes on loopback addresses of this machine; the clients are tasks of one process on the first. The empty call
-goes to an actor on the second node whose method gets the same bytes, in the same pieces, and returns nothing: what Ray
-itself costs for a call that does nothing. A put through a shard is on the disk when it returns.
+goes to an actor on the second node whose method gets the same bytes, in the same pieces, made before the clock starts,
+and returns nothing: what Ray itself costs for a call that does nothing. A put through a shard is on the disk when it
+returns.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "no_p
 STORE_BYTES = 256 * 1024 * 1024
 """Memory of a node's object store."""
 
-Put = Callable[[TokenEntry], Awaitable[object]]
+Put = Callable[[Any], Awaitable[object]]
+"""Puts an entry; the empty call is given its bytes."""
 
 
 def case_of(size: str, clients: int) -> str:
@@ -97,22 +99,23 @@ async def _all_cases(folder: str, order: Sequence[str], share: float) -> list[tu
                 rollouts = rollouts_of(shape, clients, 1 + max(2, int(each * share)))
                 for who in order:
                     named = [_renamed(entries, f"{number}-{place}") for place, entries in enumerate(rollouts)]
-                    values = await _side_by_side(puts[who], named)
+                    given = named if who != EMPTY else [[_pieces(entry) for entry in entries] for entries in named]
+                    values = await _side_by_side(puts[who], given)
                     found += [(Key(case_of(size, clients), who, what), value) for what, value in values.items()]
     return found
 
 
-async def _side_by_side(put: Put, rollouts: Sequence[Sequence[TokenEntry]]) -> dict[str, float]:
+async def _side_by_side(put: Put, rollouts: Sequence[Sequence[Any]]) -> dict[str, float]:
     """Have every client put its entries one after the other, after a first one that opens files."""
     seconds: list[float] = []
 
-    async def client(entries: Sequence[TokenEntry]) -> None:
+    async def client(entries: Sequence[Any]) -> None:
         for entry in entries:
             started = perf_counter()
             await put(entry)
             seconds.append(perf_counter() - started)
 
-    async def all_of(some: Sequence[Sequence[TokenEntry]]) -> None:
+    async def all_of(some: Sequence[Sequence[Any]]) -> None:
         async with anyio.create_task_group() as clients:
             for entries in some:
                 clients.start_soon(client, entries)
@@ -137,10 +140,8 @@ def _renamed(entries: Sequence[TokenEntry], rollout_id: str) -> list[TokenEntry]
 
 
 def _empty_call() -> Put:
-    """Give a function that sends an entry's bytes to an actor that does nothing with them."""
+    """Give a function that sends pieces of bytes to an actor that does nothing with them."""
     import ray  # noqa: PLC0415
-
-    from tokenstore.cluster.wire import Operation, cut, encode_operation, pack  # noqa: PLC0415
 
     class Empty:
         async def call(self, *pieces: bytes) -> bytes:
@@ -149,10 +150,18 @@ def _empty_call() -> Put:
     place: Any = {"num_cpus": 0, "resources": {f"node:{OTHER}": 0.001}}
     actor = ray.remote(Empty).options(**place).remote()
 
-    async def put(entry: TokenEntry) -> object:
-        return await actor.call.remote(*cut(pack([encode_operation(Operation("put", (entry,)))])))
+    async def put(pieces: Sequence[bytes]) -> object:
+        return await actor.call.remote(*pieces)
 
     return put
+
+
+def _pieces(entry: TokenEntry) -> list[bytes]:
+    """What a remote put of an entry sends."""
+    from tokenstore.cluster.wire import Operation, cut, encode_operation, pack  # noqa: PLC0415
+    from tokenstore.codec import prepare  # noqa: PLC0415
+
+    return cut(pack([encode_operation(Operation("put", (prepare(entry),)))]))
 
 
 @contextmanager

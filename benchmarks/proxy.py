@@ -178,17 +178,19 @@ async def run_proxy(engine: str, root: str) -> None:
     asks by the proxy's own connections and code, and passes on every byte of the answer, which is 20 times as large as
     the one without ids that clients of the store get. It looks into neither. `/cpu` tells what all of it has taken.
     """
-    from tokenstore import TokenCaptureStore  # noqa: PLC0415
+    from tokenstore import StoreConfig, TokenCaptureStore  # noqa: PLC0415
     from tokenstore.serve.exchange import Reply, Request  # noqa: PLC0415
     from tokenstore.serve.http import Connections  # noqa: PLC0415
     from tokenstore.serve.meters import Meters  # noqa: PLC0415
     from tokenstore.serve.relay import Relay  # noqa: PLC0415
     from tokenstore.serve.routes import Route  # noqa: PLC0415
+    from tokenstore.serve.running import settled_in  # noqa: PLC0415
     from tokenstore.serve.settings import ProxySettings  # noqa: PLC0415
     from tokenstore.serve.web import make_app, while_there  # noqa: PLC0415
 
     settings = ProxySettings(engine=engine)
-    async with TokenCaptureStore(root) as store, Connections(engine, timeout=60) as connections:
+    config = settled_in(settings, StoreConfig())
+    async with TokenCaptureStore(root, config=config) as store, Connections(engine, timeout=60) as connections:
         capturing = make_app(settings, store, connections)
         relay = Relay(settings, store, connections, Meters())
 
@@ -220,5 +222,8 @@ async def _serve(app: Any) -> None:
 
 
 if __name__ == "__main__":
+    from tokenstore.serve.running import loop_options
+
     first, second = sys.argv[2:]
-    anyio.run({"engine": run_engine, "proxy": run_proxy}[sys.argv[1]], first, second)
+    serving, options = {"engine": (run_engine, {}), "proxy": (run_proxy, loop_options("asyncio"))}[sys.argv[1]]
+    anyio.run(serving, first, second, backend_options=options)

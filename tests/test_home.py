@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -20,13 +22,17 @@ from tests.loops import (
     calls_of,
     elsewhere,
     nothing_leaks,
+    opened,
     run_in,
     store_on,
     store_tasks,
     ticks,
+    until,
 )
 from tests.samples import entry
 from tokenstore import StoreClosedError, TokenCaptureFrozenError, TokenCaptureRetiredError, TokenCaptureStore
+from tokenstore.hosting import Host
+from tokenstore.mailbox import put_message
 from tokenstore.testing import Fault, SimulatedDisk
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +110,74 @@ class TestTwins:
 
         assert len(snapshot.entries) == 40
         assert (snapshot.version, snapshot.incomplete) == (41, False)
+
+
+class TestOwnThreads:
+    """A destructor may run on a store's own thread, which the store would wait for."""
+
+    @pytest.mark.parametrize("entered", [True, False])
+    @pytest.mark.parametrize("call", ["append", "put", "close"])
+    async def test_on_a_worker(self, call: str, entered: bool) -> None:
+        """Waiting for a store in one of its workers raises, does nothing, and does not harm the store."""
+        outcomes = Outcomes()
+        async with opened(store_on(SimulatedDisk()), entered=entered) as store:
+            await store.put(entry())
+            calls: dict[str, Callable[[], object]] = {
+                "append": lambda: store.append(entry("never")),
+                "put": lambda: anyio.run(store.put, entry("never")),
+                "close": lambda: anyio.run(store.close),
+            }
+            await outcomes.of("reader", store.on_disk, lambda _: calls[call]())
+            for host in store._home.hosts:
+                if host.loop.is_running_here():
+                    await outcomes.of("lane", host.threads.commit, calls[call])
+            await store.put(entry("c1"))
+            kept = await calls_of(store)
+
+        assert kept == ["c0", "c1"]
+        assert outcomes.errors.keys() == ({"reader", "lane"} if entered else {"reader"})
+        for error in outcomes.errors.values():
+            assert isinstance(error, StoreClosedError)
+            assert "own thread" in str(error)
+
+    async def test_on_the_hosts_thread(self) -> None:
+        """Waiting for a store on the thread in which a host lives raises, whichever store it is."""
+        store, other = store_on(SimulatedDisk()), store_on(SimulatedDisk())
+        outcomes = Outcomes()
+
+        async def wait(for_whom: TokenCaptureStore, host: Host) -> None:
+            assert host.loop.is_running_here()
+            for_whom.append(entry("never"))
+
+        await outcomes.of("itself", store._home.run, partial(wait, store))
+        await outcomes.of("another", store._home.run, partial(wait, other))
+        await store.put(entry())
+        kept = await calls_of(store)
+        await store.close()
+
+        assert kept == ["c0"]
+        assert outcomes.errors.keys() == {"itself", "another"}
+        assert {type(error) for error in outcomes.errors.values()} == {StoreClosedError}
+        assert other._home.hosts == []
+
+    async def test_a_borrowed_thread_is_given_back(self) -> None:
+        """A worker thread of the loop that has worked for an entered store may call its twins afterwards."""
+        async with store_on(SimulatedDisk()) as store:
+            workers = {await store.on_disk(lambda _: threading.get_ident()) for _ in range(20)}
+            async with anyio.create_task_group() as tasks:
+                seen: set[int] = set()
+                for number in range(20):
+                    tasks.start_soon(anyio.to_thread.run_sync, append_and_note, store, f"c{number}", seen)
+            kept = await calls_of(store)
+
+        assert len(kept) == 20
+        assert workers & seen
+
+
+def append_and_note(store: TokenCaptureStore, call_id: str, seen: set[int]) -> None:
+    """Put from this thread, and note which one it is."""
+    store.append(entry(call_id))
+    seen.add(threading.get_ident())
 
 
 class TestLoops:
@@ -338,6 +412,47 @@ class TestNeverEntered:
         assert len(store.read_entries("r")) == 3
         await store.close()
 
+    async def test_nobody_knows_it_any_more(self, tmp_path: Path) -> None:
+        """Stores that are dropped without being closed end their threads and give all descriptors back."""
+        with nothing_leaks(tmp_path):
+            for number in range(3):
+                store = TokenCaptureStore(tmp_path)
+                await store.put(entry(f"c{number}"))
+                store.append(entry(f"t{number}"))
+                del store
+
+        assert (tmp_path / "r.tokens.jsonl").read_bytes().count(b"\n") == 6
+
+    async def test_a_reading_knows_it(self) -> None:
+        """A listing goes on although nobody else knows its store any more."""
+        store = store_on(SimulatedDisk())
+        for number in range(200):
+            await store.put(entry(rollout_id=f"r{number}"))
+        listing = store.rollouts()
+        await anext(listing)
+        home = store._home
+        del store
+        gc.collect()
+
+        assert len([status async for status in listing]) == 199
+        await home.close()
+
+    async def test_dropped_in_a_child_of_a_fork(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A child that drops its parent's store leaves the parent's thread alone."""
+        store, parent = store_on(SimulatedDisk()), os.getpid()
+        await store.put(entry())
+        thread = store._home._host_thread()
+
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: parent + 1)
+            del store
+            gc.collect()
+        was_over = thread.is_over
+        thread.begin_close()
+        await thread.join()
+
+        assert not was_over
+
     async def test_closing_is_idempotent(self) -> None:
         """Closing a store that was never used, or twice, is a no-op."""
         store = store_on(SimulatedDisk())
@@ -366,6 +481,27 @@ class TestNeverEntered:
         await store.close()
 
         assert outcomes.results.keys() == {"taken", "meanwhile"}
+
+    async def test_who_is_late_is_told_to_call_again(self) -> None:
+        """A call that meets a host that is closing is told to call again, and the next one works."""
+        disk = HeldDisk()
+        store = store_on(disk)
+        outcomes = Outcomes()
+        async with anyio.create_task_group() as tasks:
+            disk.hold("datasync")
+            tasks.start_soon(store.put, entry("taken"))
+            await disk.reached()
+            gate = store._home._host_thread().gate()
+            tasks.start_soon(store.close)
+            await until(lambda: gate.host._closing.rung)
+            await outcomes.of("late", gate.cross, lambda host: host.ask("r", put_message(entry("late"))))
+            disk.free()
+        await store.put(entry("next"))
+        kept = await calls_of(store)
+        await store.close()
+
+        assert kept == ["taken", "next"]
+        assert "call again if it was never entered" in str(outcomes.errors["late"])
 
     async def test_a_reading_does_not_go_on_in_the_next_host(self) -> None:
         """A listing that was begun before the store was closed raises afterwards, and reads nothing else."""

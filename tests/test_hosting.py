@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from contextvars import ContextVar
+
 import anyio
 import anyio.abc
 import pytest
 
 from tests.loops import HeldDisk, Outcomes, hosting, store_on, store_tasks, ticks, until
 from tests.samples import entry
-from tokenstore import StoreClosedError
+from tokenstore import StoreClosedError, TokenCaptureStore
 from tokenstore.journal.journal import Journal
 from tokenstore.mailbox import Message, Solo, put_message
 from tokenstore.testing import SimulatedDisk
@@ -19,6 +23,13 @@ HOST = "tokenstore.crossing.Gate.run"
 ACTOR = "tokenstore.actor.Actor.run"
 SWEEPER = "tokenstore.hosting.Host._sweep"
 LANE = "tokenstore.threads.Threads._lane"
+
+
+class Asking:
+    """What a caller's request holds in its context."""
+
+
+REQUEST: ContextVar[Asking] = ContextVar("REQUEST")
 
 
 async def test_a_store_without_work_runs_nothing() -> None:
@@ -51,6 +62,31 @@ async def test_each_rollout_has_one_actor() -> None:
 
         assert [name for name in store_tasks() if name != LANE] == [ACTOR, ACTOR, HOST, SWEEPER]
         assert store.statistics().actors == 2
+
+
+async def test_no_task_keeps_what_a_caller_has_in_its_context() -> None:
+    """Actors, lanes and the sweeper live on, and what the contexts of those hold who woke them is let go."""
+    asking: list[weakref.ref[Asking]] = []
+
+    async def request(store: TokenCaptureStore, number: int) -> None:
+        own = Asking()
+        asking.append(weakref.ref(own))
+        REQUEST.set(own)
+        await store.put(entry(rollout_id=f"r{number}"))
+        await store.retire([f"r{number}"])
+        await store.put(entry(rollout_id=f"s{number}"))
+
+    async with store_on(SimulatedDisk()) as store:
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(request, store, number)
+        await ticks(5)
+        gc.collect()
+        alive = [each for each in asking if each() is not None]
+        names = set(store_tasks())
+
+    assert alive == []
+    assert names >= {ACTOR, LANE, SWEEPER}
 
 
 async def test_the_sweeper_ends_with_the_last_actor() -> None:

@@ -114,6 +114,25 @@ async def test_threads_that_linger_are_called_to_the_end(monkeypatch: pytest.Mon
     assert room.inside == 0
 
 
+async def test_the_last_thread_to_linger_is_called_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While two threads linger, sections that come one by one are all run by one of them."""
+    monkeypatch.setattr("tokenstore.threads.LINGER_SECONDS", 60.0)
+    room = Room()
+    async with lanes() as threads, anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(threads.commit, room.visit)
+        await until(lambda: room.inside == 2)
+        room.let_go()
+        await until(lambda: len(threads._jobs._lingering) == 2)
+        first = await threads.commit(threading.get_ident)
+        seen = set()
+        for _ in range(8):
+            await until(lambda: len(threads._jobs._lingering) == 2)
+            seen.add(await threads.commit(threading.get_ident))
+
+    assert seen == {first}
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.001])
 async def test_no_section_is_left_behind(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Whether a section comes before, while or after the threads give up waiting, it is run."""

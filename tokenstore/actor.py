@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from tokenstore.errors import LockTimeoutError, StoreClosedError, TokenStoreError, copy_of
+from tokenstore.journal.held import FREE_SECONDS
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.layout import Names
 from tokenstore.journal.lockfile import LockBusyError
@@ -44,9 +45,7 @@ BATCH_SHARE = 8
 BACK_OFF = (0.001, 0.005)
 """Seconds between two tries of a lock, drawn at random."""
 TURN_SECONDS = 0.050
-"""How long an actor may hold its lock in back-to-back batches."""
-PAUSE_SECONDS = 0.010
-"""How long it then leaves the lock free: two tries of whoever waits."""
+"""How long an actor may hold its lock in back-to-back batches; then it leaves it free for a moment."""
 
 
 class Actor:
@@ -60,8 +59,6 @@ class Actor:
         self._in_hand: list[Message] = []
         self._last_used = time.monotonic()
         self._failure: Exception = StoreClosedError("the store's event loop ended; the outcome of this call is unknown")
-        self._turn_began = 0.0
-        self._turn_ended = 0.0
         self._ending = False
 
     @property
@@ -165,15 +162,14 @@ class Actor:
     async def _hop(self, hop: Callable[[], Awaitable[T]]) -> T:
         """One way to a worker thread and back; again, after a pause on the loop, while another holds the lock."""
         deadline = time.monotonic() + self._host.config.lock_timeout
-        await self._be_fair()
+        if self._journal.turn_seconds > TURN_SECONDS:
+            await anyio.sleep(FREE_SECONDS)
         while True:
             try:
                 return await hop()
             except LockBusyError:
                 if time.monotonic() >= deadline:
                     raise self._lock_timeout() from None
-            finally:
-                self._turn_ended = time.monotonic()
             await anyio.sleep(random.uniform(*BACK_OFF))  # noqa: S311 - jitter, no secret
             # Nothing was begun: what nobody waits for any more must not be done after what was asked for later.
             if all(message.abandoned for message in self._in_hand):
@@ -182,12 +178,3 @@ class Actor:
     def _lock_timeout(self) -> LockTimeoutError:
         path = self._host.path / Names.of(self.rollout_id).lock
         return LockTimeoutError(str(path), self._host.config.lock_timeout)
-
-    async def _be_fair(self) -> None:
-        """Leave the lock free for a moment after a long turn, so that another process gets it."""
-        now = time.monotonic()
-        if now - self._turn_ended > PAUSE_SECONDS:
-            self._turn_began = now
-        elif now - self._turn_began > TURN_SECONDS:
-            await anyio.sleep(PAUSE_SECONDS)
-            self._turn_began = time.monotonic()

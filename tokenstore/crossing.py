@@ -1,27 +1,37 @@
 """From one event loop or thread into another: how callers reach a host that is not their own.
 
 Nobody blocks an event loop: a task is started in the host's loop from outside, and its caller is woken through the loop
-it waits in, or through a plain lock if it is a thread.
+it waits in, or through a plain lock if it is a thread. `waiting` says why nothing else is locked here.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from tokenstore.errors import StoreClosedError
-from tokenstore.hosting import Host
+from tokenstore.hosting import CLOSED, Host
 from tokenstore.loop import Bell, Loop
+from tokenstore.waiting import Latch, own_this_thread
+
+# anyio would import it in the first thread of a store, and who forks meanwhile has a child that never can: the lock of
+# that import stays with a thread that is not there.
+with suppress(ImportError):
+    import_module("anyio._backends._asyncio")
 
 T = TypeVar("T")
 logger = logging.getLogger("tokenstore")
 UNKNOWN = "the store was closed; the outcome of this call is unknown"
-CLOSED = "the store is closed; build a new TokenCaptureStore"
 
 
 class HostGoneError(StoreClosedError):
@@ -39,6 +49,7 @@ class _Crossing(Generic[T]):
         self._finished = False
         self._result: T | None = None
         self._error: BaseException | None = None
+        self.begun = False
 
     async def run(self, host: Host) -> None:
         """In the host's loop: do it. Errors go to the caller."""
@@ -80,10 +91,10 @@ class Gate:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        # Both sides do lone operations on these. Who takes a crossing out is the one who finishes it.
         self._crossings: set[_Crossing[Any]] = set()
-        self._guard = threading.Lock()
+        self._watchers: deque[Callable[[], object]] = deque()
         self._shut = False
-        self._watchers: list[Callable[[], object]] = []
 
     async def run(self) -> None:
         """Run the host until it is closed, and leave nobody waiting behind it."""
@@ -94,7 +105,7 @@ class Gate:
 
     def wait(self, function: Callable[[Host], Awaitable[T]]) -> T:
         """From a thread: run a function in the host's loop and block until it is done."""
-        done = threading.Event()
+        done = Latch()
         crossing: _Crossing[T] = _Crossing(function, done.set)
         self._enter(crossing)
         try:
@@ -118,25 +129,31 @@ class Gate:
         return crossing.outcome()
 
     def _enter(self, crossing: _Crossing[Any]) -> None:
-        with self._guard:
-            shut = self._shut or not self.host.loop.call_soon(lambda: self._start(crossing))
-            if not shut:
-                self._crossings.add(crossing)
-        if shut:
-            crossing.finish(HostGoneError(CLOSED))
+        # Put in before looking, as `_shut_now` shuts before it looks: one of both finds the other.
+        self._crossings.add(crossing)
+        if self._shut or not self.host.loop.call_soon(lambda: self._start(crossing)):
+            self._give_back(crossing)
 
     def _start(self, crossing: _Crossing[Any]) -> None:
         async def run() -> None:
             try:
                 await crossing.run(self.host)
             finally:
-                with self._guard:
-                    self._crossings.discard(crossing)
+                self._crossings.discard(crossing)
 
         try:
             self.host.start_soon(run)
-        except StoreClosedError as error:
-            crossing.finish(HostGoneError(error.problem))
+            crossing.begun = True
+        except StoreClosedError:
+            self._give_back(crossing)
+
+    def _give_back(self, crossing: _Crossing[Any]) -> None:
+        """End a crossing that finds the host gone, unless that was done meanwhile."""
+        try:
+            self._crossings.remove(crossing)
+        except KeyError:
+            return
+        crossing.finish(StoreClosedError(UNKNOWN) if crossing.begun else HostGoneError(CLOSED))
 
     def begin_close(self) -> bool:
         """From anywhere: have the host finish every queued message and end; false if its loop has ended."""
@@ -146,23 +163,17 @@ class Gate:
         """From any event loop: close the host and wait for its end. Again is a no-op."""
         done = Bell()
         here = Loop()
-        with self._guard:
-            if self._shut:
-                return
-            self._watchers.append(lambda: here.call_soon(done.ring))
-        if self.begin_close():
+        self._watchers.append(lambda: here.call_soon(done.ring))
+        if not self._shut and self.begin_close():
             await done.wait()
 
     def _shut_now(self) -> None:
         """Nobody comes through any more, and who is inside fails: the host has ended."""
-        with self._guard:
-            self._shut = True
-            inside, self._crossings = self._crossings, set()
-            watchers, self._watchers = self._watchers, []
-        for wake in watchers:
-            wake()
-        for crossing in inside:
-            crossing.finish(StoreClosedError(UNKNOWN))
+        self._shut = True
+        while self._watchers:
+            self._watchers.popleft()()
+        for crossing in list(self._crossings):
+            self._give_back(crossing)
 
 
 class HostThread:
@@ -170,21 +181,37 @@ class HostThread:
 
     The worker threads that anyio starts from it are daemons too, since that is inherited, so leaving the process
     without closing never hangs; what was not acknowledged is lost with it.
+
+    Args:
+        make_host: Makes the host; it must not lead to the user.
+        user: Who calls; the thread ends when nobody knows it any more.
     """
 
-    def __init__(self, make_host: Callable[[], Awaitable[Host]]) -> None:
+    def __init__(self, make_host: Callable[[], Awaitable[Host]], user: object) -> None:
         self._make_host = make_host
-        self._ready = threading.Event()
+        self._user = weakref.ref(user, self._let_go)
+        self._pid = os.getpid()
+        self._ready = Latch()
+        self._ended = Latch()
         self._failure: BaseException | None = None
         self._gate: Gate | None = None
         self._closing = False
+        self._runs = False
         self._thread = threading.Thread(target=self._run, name="tokenstore", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: The system has no thread left.
+        """
         self._thread.start()
+        self._runs = True
 
     @property
     def is_over(self) -> bool:
-        """Whether it takes no calls any more: it was closed, or could not start."""
-        return self._closing or self._failure is not None or not self._thread.is_alive()
+        """Whether it takes no calls: it was not started, was closed, or could not start."""
+        return not self._runs or self._closing or self._failure is not None or self._ended.is_set
 
     @property
     def is_closing(self) -> bool:
@@ -209,11 +236,13 @@ class HostThread:
 
     async def gate_soon(self) -> Gate:
         """The way in, for event loops."""
-        if not self._ready.is_set():
+        if not self._ready.is_set:
             await _wait_in_thread(self._ready.wait)
         return self.gate()
 
     def _run(self) -> None:
+        own_this_thread()
+        self._runs = True  # also known to a signal handler that comes before `start` returns
         try:
             anyio.run(self._main)
         except BaseException as error:  # there is nobody above in this thread
@@ -222,6 +251,7 @@ class HostThread:
                 logger.critical("the store's thread died; the next call starts another one", exc_info=error)
         finally:
             self._ready.set()
+            self._ended.set()
 
     async def _main(self) -> None:
         gate = Gate(await self._make_host())
@@ -240,13 +270,19 @@ class HostThread:
         if self._gate is not None:
             self._gate.begin_close()
 
+    def _let_go(self, _: object) -> None:
+        """Begin to close, for nobody can come any more. The collector calls this anywhere, so nothing is waited for."""
+        if os.getpid() == self._pid:  # else the loop is not here, and what wakes it leads to the parent's
+            self.begin_close()
+
     def join_now(self) -> None:
-        """Block until the thread has ended."""
-        self._thread.join()
+        """Block until the host has ended."""
+        self._ended.wait()
 
     async def join(self) -> None:
         """Wait until the thread has ended; cancelled, it ends all the same."""
-        await _wait_in_thread(self._thread.join)
+        if self._runs:
+            await _wait_in_thread(self._thread.join)
 
 
 async def _wait_in_thread(function: Callable[[], object]) -> None:

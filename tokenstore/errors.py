@@ -77,7 +77,11 @@ class InvalidEntryError(TokenStoreError, ValueError):
 
 
 class StoreClosedError(TokenStoreError, RuntimeError):
-    """The store is closed, or belongs to the process that forked this one. Build a store of your own."""
+    """The store is closed, or belongs to the process that forked this one. Build a store of your own.
+
+    Or nobody can wait for a store here: on a thread of a store's own, or while the interpreter shuts down. Call from
+    another thread, or earlier; the message says which.
+    """
 
     def __init__(self, problem: str) -> None:
         self.problem = problem

@@ -21,6 +21,7 @@ from tokenstore.crossing import Gate, HostGoneError, HostThread
 from tokenstore.errors import StoreClosedError
 from tokenstore.hosting import Host
 from tokenstore.mailbox import Message
+from tokenstore.waiting import check_may_wait
 
 T = TypeVar("T")
 
@@ -29,14 +30,16 @@ class Home:
     """The hosts of one store object.
 
     Args:
-        make_host: Makes a host in the running event loop.
+        make_host: Makes a host in the running event loop. It must not lead to this object, which is let go otherwise
+            never: the daemon thread ends when nobody knows this object any more.
     """
 
     def __init__(self, make_host: Callable[[], Awaitable[Host]]) -> None:
         self._make_host = make_host
         self._pid = os.getpid()
         # Taken by plain `with` alone: a Ctrl-C between a context manager of ours and its block would leave it locked.
-        self._guard = threading.Lock()
+        # Only callers take it, and a signal handler or destructor that comes meanwhile may take it again (`waiting`).
+        self._guard = threading.RLock()
         self._thread: HostThread | None = None
         self._local: Gate | None = None
         self._stack = AsyncExitStack()
@@ -91,11 +94,20 @@ class Home:
     def _host_thread(self) -> HostThread:
         """The daemon thread with its host, started if there is none that takes calls."""
         self._check_owner()
+        check_may_wait()
         with self._guard:
             self._check_usable()
-            if self._thread is None or self._thread.is_over:
-                self._thread = HostThread(self._make_host)
-            return self._thread
+            before = self._thread
+            if before is not None and not before.is_over:
+                return before
+            made = HostThread(self._make_host, self)
+            # In one step, without a call: another call may have come meanwhile on this same thread, and made its own.
+            self._thread = thread = made if self._thread is before else self._thread
+            if thread is made:
+                made.start()
+                if self._thread is not made:  # a call that came before it ran could not wait for it
+                    made.begin_close()
+            return self._thread or made
 
     # ------------------------------------------------------------------------------------------ opening, closing
 
@@ -143,6 +155,8 @@ class Home:
     async def close(self) -> None:
         """Stop both hosts when their queued messages are finished. From any loop; again is a no-op."""
         self._check_owner()
+        if self._local is not None or self._thread is not None:
+            check_may_wait()
         with self._guard:
             self._closed = self._closed or self._local is not None
             local, thread = self._local, self._thread

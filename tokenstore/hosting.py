@@ -30,6 +30,7 @@ from tokenstore.together import SHARED_BYTES, Together
 T = TypeVar("T")
 MANY = 3
 """Sections under way from which the next one goes with others: below, a thread for each is sooner done."""
+CLOSED = "the store is closed; call again if it was never entered, else build a new TokenCaptureStore"
 LATENCIES_KEPT = 4096
 """Latest puts from which the statistics take their percentiles."""
 
@@ -114,15 +115,15 @@ class Host:
 
     def _actor(self, rollout_id: str) -> Actor:
         if self._closing.rung or self._tasks is None:
-            raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
+            raise StoreClosedError(CLOSED)
         actor = self._actors.get(rollout_id)
         if actor is None:
             actor = self._actors[rollout_id] = Actor(self, rollout_id)
-            self._tasks.start_soon(actor.run)
+            self.loop.run_apart(self._tasks.start_soon, actor.run)
             self.threads.keep()
             if self._sweeper is None:
                 self._sweeper = anyio.CancelScope()
-                self._tasks.start_soon(self._sweep, self._sweeper)
+                self.loop.run_apart(self._tasks.start_soon, self._sweep, self._sweeper)
         return actor
 
     def forget(self, actor: Actor) -> None:
@@ -209,5 +210,5 @@ class Host:
     def start_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task beside the actors, for a caller from elsewhere."""
         if self._closing.rung or self._tasks is None:
-            raise StoreClosedError("the store is closed; build a new TokenCaptureStore")
+            raise StoreClosedError(CLOSED)
         self._tasks.start_soon(function)

@@ -40,6 +40,13 @@ class Loop:
         """
         return anyio.lowlevel.current_token() == self._token
 
+    def run_apart(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function here, at once, in the context in which the loop was met.
+
+        A task that it starts copies that one, and does not keep alive what the caller's context holds.
+        """
+        self._context.copy().run(function, *args)
+
     def call_soon(self, function: Callable[[], object]) -> bool:
         """Have a function called inside the loop, from any thread, without waiting; false if the loop has ended."""
         native: Any = self._token.native_token

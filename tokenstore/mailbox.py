@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from tokenstore.codec import Draft
 from tokenstore.journal.journal import Journal
 from tokenstore.journal.requests import Begin, Put
 from tokenstore.loop import Bell
@@ -161,8 +162,10 @@ class Mailbox:
         return list(iter(self.take_nowait, None))
 
 
-def put_message(entry: TokenEntry) -> Message:
+def put_message(entry: TokenEntry | Draft) -> Message:
     """The message that stores an entry, with an estimate of the bytes of its line."""
+    if isinstance(entry, Draft):
+        return Message(Put(entry), _LINE_BYTES + 2 * entry.size)  # 4 bytes for each id of the prompt, in the line 7
     numbers = _ID_BYTES * (len(entry.prompt_token_ids) + len(entry.generation_token_ids))
     numbers += _LOG_PROB_BYTES * len(entry.generation_log_probs)
     numbers += _size(entry.output_items) if entry.output_items else 0

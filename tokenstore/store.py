@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from tokenstore.capture import Capture, capturing
-from tokenstore.codec import check_text
+from tokenstore.codec import Draft, check_text
 from tokenstore.config import StoreConfig
 from tokenstore.errors import StoreClosedError, TokenCaptureRetiredError
 from tokenstore.home import Home
@@ -73,10 +73,10 @@ class TokenCaptureStore:
         self.config = config or StoreConfig()
         if self.config.sync == "filesystem" and (problem := filesystem_sync_problem()):
             raise OSError(errno.ENOSYS, problem)
-        self._disk = _disk or OsDisk()
-        self._disk.open_root(self.root).close()
-        self._home = Home(self._make_host)
+        disk = _disk or OsDisk()
+        disk.open_root(self.root).close()
         self._counters = Counters()
+        self._home = Home(partial(_make_host, disk, self.root, self.config, self._counters))
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -119,6 +119,10 @@ class TokenCaptureStore:
         """
         entry = entry_from(entry)
         await self._home.ask(entry.rollout_id, put_message(entry))
+
+    async def put_prepared(self, draft: Draft) -> None:
+        """`put` of an entry that `codec.prepare` has checked and encoded, anywhere. It raises what `put` does."""
+        await self._home.ask(draft.rollout_id, put_message(draft))
 
     async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
         """Record that a call is about to be sent, so that its loss can be seen. Again is a no-op.
@@ -207,9 +211,8 @@ class TokenCaptureStore:
         async def next_slice() -> list[TokenEntry]:
             nonlocal cursor
             cursor = cursor or await self._do(rollout_id, Journal.open_cursor, reads=True)
-            entries: list[TokenEntry] = await self._do(
-                rollout_id, partial(Journal.read_slice, cursor=cursor), reads=True
-            )
+            read = partial(Journal.read_slice, cursor=cursor)
+            entries: list[TokenEntry] = await self._do(rollout_id, read, reads=True)
             return entries
 
         return Slices(next_slice)
@@ -225,9 +228,8 @@ class TokenCaptureStore:
         Returns:
             True if the pair is the rollout's own, also again; false if it is not, and then nothing was changed.
         """
-        validate_rollout_id(rollout_id)
         drop = Solo(lambda journal: journal.dropping(snapshot_id, version), in_steps=True)
-        dropped: bool = await self._home.ask(rollout_id, Message(drop))
+        dropped: bool = await self._home.ask(validate_rollout_id(rollout_id), Message(drop))
         return dropped
 
     async def retire(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
@@ -333,17 +335,16 @@ class TokenCaptureStore:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    async def _make_host(self) -> Host:
-        """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
-        directory = await Threads().read(self._disk.open_root, self.root)
-        root = Root(directory, self.config, self._counters)
-        return Host(root, self.root, Threads(min(COMMIT_THREADS, root.sections)))
-
     async def _do(self, rollout_id: str, operation: Callable[[Journal], Any], *, reads: bool = False) -> Any:
         """Have an operation done alone by the rollout's actor."""
-        validate_rollout_id(rollout_id)
-        return await self._home.ask(rollout_id, Message(Solo(operation, reads=reads)))
+        return await self._home.ask(validate_rollout_id(rollout_id), Message(Solo(operation, reads=reads)))
 
     def _wait(self, rollout_id: str, operation: Callable[[Journal], Any]) -> Any:
         validate_rollout_id(rollout_id)
         return self._home.wait(lambda host: host.ask(rollout_id, Message(Solo(operation, reads=True))))
+
+
+async def _make_host(disk: Disk, path: Path, config: StoreConfig, counters: Counters) -> Host:
+    """A host in the running event loop, with a descriptor of the directory that it closes when it ends."""
+    root = Root(await Threads().read(disk.open_root, path), config, counters)
+    return Host(root, path, Threads(min(COMMIT_THREADS, root.sections)))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
@@ -30,6 +31,7 @@ import attrs
 from aiofiles.os import wrap
 
 from tokenstore.loop import Bell, Bells
+from tokenstore.waiting import is_own_thread, run_as_own
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -47,9 +49,10 @@ class _WorkerThreads:
 
     def __init__(self, limiter: anyio.CapacityLimiter) -> None:
         self._limiter = limiter
+        self._run = partial(run_as_own, stays=is_own_thread())
 
     async def run_in_executor(self, _executor: object, function: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(function, limiter=self._limiter)
+        return cast("T", await anyio.to_thread.run_sync(self._run, function, limiter=self._limiter))
 
 
 def _apply(function: Callable[[], T]) -> T:
@@ -81,8 +84,9 @@ class _Jobs:
     def __init__(self) -> None:
         self._jobs: deque[_Job] = deque()
         self._guard = threading.Lock()
-        self._lingering = 0  # of those, the ones that were not called yet
-        self._calls = threading.Semaphore(0)
+        # Of each thread that waits, the lock it waits for. The last to come is called first: what it works with is
+        # still in the processor's caches, and those that are too many go home.
+        self._lingering: list[threading.Lock] = []
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -100,16 +104,15 @@ class _Jobs:
 
     def linger(self) -> None:
         """In a thread: wait a moment for a section, or to be called."""
+        call = threading.Lock()
+        call.acquire()
         with self._guard:
             if self._jobs:
                 return
-            self._lingering += 1
-        if not self._calls.acquire(timeout=LINGER_SECONDS):
-            with self._guard:
-                called = not self._lingering
-                self._lingering -= not called
-            if called:  # just now, as the last one
-                self._calls.acquire()
+            self._lingering.append(call)
+        if not call.acquire(timeout=LINGER_SECONDS):
+            with self._guard, suppress(ValueError):  # called just now; then there may be a section
+                self._lingering.remove(call)
 
     def call_all(self) -> None:
         """Have all threads look what there is to do."""
@@ -118,11 +121,10 @@ class _Jobs:
                 pass
 
     def _call(self) -> bool:
-        called = self._lingering > 0
-        if called:
-            self._lingering -= 1
-            self._calls.release()
-        return called
+        if not self._lingering:
+            return False
+        self._lingering.pop().release()
+        return True
 
 
 class Threads:

@@ -16,6 +16,7 @@ from tests.samples import entry
 from tokenstore.cluster.claim import Claim, Unfenced
 from tokenstore.cluster.shard import MakeFence, Shard, opened
 from tokenstore.cluster.wire import Operation, Value, cut, decode_outcome, encode_operation, pack, unpack
+from tokenstore.codec import prepare
 
 FENCES: dict[str, MakeFence] = {
     "fenced": lambda directory: Claim(directory, "here"),
@@ -31,7 +32,7 @@ def say(text: str) -> None:
 
 async def put(shard: Shard, call: str) -> None:
     """Put a call, and say when it was acknowledged."""
-    blob = encode_operation(Operation("put", (entry(call),)))
+    blob = encode_operation(Operation("put", (prepare(entry(call)),)))
     [outcome] = unpack(await shard.call(*cut(pack([blob]))))
     if isinstance(decode_outcome(outcome), Value):
         say(f"acked {call}")

@@ -20,11 +20,12 @@ from tokenstore.cluster.config import ClusterPlan, plan_of
 from tokenstore.cluster.deploying import direct
 from tokenstore.cluster.identity import identify
 from tokenstore.cluster.placement import shard_of
-from tokenstore.cluster.remote import RemoteShard
+from tokenstore.cluster.remote import IDS_ON_LOOP, RemoteShard
 from tokenstore.cluster.totals import added_up
 from tokenstore.distribution import Distribution
 from tokenstore.errors import ClusterMismatchError, ShardUnavailableError
 from tokenstore.journal.disk import OsDisk
+from tokenstore.testing import first_difference
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,17 @@ class Direct:
         self.resolved += 1
         stores = [TokenCaptureStore(shard.directory, config=shard.config) for shard in self.plan.shards]
         return self.plan, stores
+
+
+@pytest.mark.parametrize("length", [IDS_ON_LOOP - 10, IDS_ON_LOOP + 10])
+async def test_long_entries_arrive(tmp_path: Path, length: int) -> None:
+    """An entry arrives value for value, whether it is encoded in the caller's loop or in a thread."""
+    sent = entry(prompt_token_ids=list(range(length)))
+    async with cluster(tmp_path) as there:
+        await there.client().put(sent)
+        snapshot = await there.client().freeze("r")
+
+    assert first_difference(snapshot.entries[0], sent) is None
 
 
 async def test_every_rollout_is_in_its_shard(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.given import shard_plan
 from tests.samples import entry
-from tokenstore import TokenCaptureStore
+from tokenstore import StoreClosedError, StoreConfig, TokenCaptureStore, TokenEntry
 from tokenstore.cluster import shard as shards
 from tokenstore.cluster import streams
 from tokenstore.cluster.claim import Claim, SupersededError
@@ -32,6 +32,7 @@ from tokenstore.cluster.wire import (
     pack,
     unpack,
 )
+from tokenstore.codec import prepare
 from tokenstore.errors import ClusterMismatchError, InvalidEntryError
 from tokenstore.journal.disk import OsDisk
 
@@ -46,9 +47,14 @@ async def running(plan: ShardPlan, make_fence: MakeFence | None = None) -> Async
         yield shard
 
 
+def as_sent(argument: Any) -> Any:
+    """An entry as clients send it; anything else as it is."""
+    return prepare(argument) if isinstance(argument, TokenEntry) else argument
+
+
 async def ask(shard: Shard, *operations: tuple[Any, ...]) -> list[Any]:
     """Have a batch done and give its outcomes."""
-    blobs = [encode_operation(Operation(name, tuple(arguments))) for name, *arguments in operations]
+    blobs = [encode_operation(Operation(name, tuple(map(as_sent, arguments)))) for name, *arguments in operations]
     return [decode_outcome(blob) for blob in unpack(await shard.call(*cut(pack(blobs))))]
 
 
@@ -69,15 +75,16 @@ def first_of(group: BaseException) -> BaseException:
 
 async def test_a_batch_is_done_side_by_side(tmp_path: Path) -> None:
     """Every operation of a batch has its own outcome, and a bad one leaves the others alone."""
-    async with running(shard_plan(tmp_path)) as shard:
+    plan = shard_plan(tmp_path, config=StoreConfig(max_entry_bytes=10_000))
+    async with running(plan) as shard:
         outcomes = await ask(
             shard,
             ("put", entry("c1")),
-            ("put", entry("c2", prompt_token_ids=[-1])),
+            ("put", entry("c2", prompt_token_ids=[7] * 10_000)),
             ("begin_call", "r", "c3"),
             ("retire", ["other"]),
         )
-        status = shard.status(shard_plan(tmp_path), "here")
+        status = shard.status(plan, "here")
 
     assert [outcomes[0], outcomes[2]] == [Value(None), Value(None)]
     assert isinstance(outcomes[1], Failure)
@@ -92,10 +99,23 @@ async def test_a_batch_is_done_side_by_side(tmp_path: Path) -> None:
 async def test_an_unreadable_operation_is_answered_alone(tmp_path: Path) -> None:
     """Bytes that are no operation are an error of theirs, and no operation of that name is one too."""
     async with running(shard_plan(tmp_path)) as shard:
-        blobs = [b"nonsense", encode_operation(Operation("fly", ())), encode_operation(Operation("put", (entry(),)))]
+        operations = [Operation("fly", ()), Operation("put", (prepare(entry()),))]
+        blobs = [b"nonsense", *map(encode_operation, operations)]
         outcomes = [decode_outcome(blob) for blob in unpack(await shard.call(pack(blobs)))]
 
     assert [type(outcome) for outcome in outcomes] == [Failure, Failure, Value]
+
+
+async def test_a_call_that_comes_too_late_is_told(tmp_path: Path) -> None:
+    """A batch that reaches a shard which was closed meanwhile is answered, and nothing of it is done."""
+    async with running(shard_plan(tmp_path)) as shard:
+        pass
+
+    [outcome] = await ask(shard, ("put", entry()))
+
+    assert isinstance(outcome, Failure)
+    assert isinstance(outcome.error, StoreClosedError)
+    assert TokenCaptureStore(tmp_path / "shard-00000").read_entries("r") == []
 
 
 async def test_a_held_lock_delays_nobody_else(tmp_path: Path) -> None:

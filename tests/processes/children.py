@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,12 +15,14 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import anyio
 
+import tokenstore
 from tests.children import Child, say, start_module
-from tests.loops import HeldDisk, run_in
+from tests.loops import PATIENCE, HeldDisk, run_in
 from tests.samples import entry
 from tokenstore import StoreClosedError, TokenCaptureStore
 from tokenstore.journal.disk import OsDisk
@@ -128,6 +131,25 @@ def exit_later(root: str) -> None:
     threading.Thread(target=work).start()
 
 
+def exit_with_a_destructor(root: str) -> None:
+    """End while there is an object left that puts when it is destroyed."""
+    store = TokenCaptureStore(root)
+    put_here(store, "first")
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.me = self  # so that nothing but the collector finds it, at the very end
+
+        def __del__(self) -> None:
+            try:
+                put_here(store, "late")
+            except StoreClosedError as error:
+                say("late:", error)
+
+    gc.disable()
+    Recorder()
+
+
 # ---------------------------------------------------------------------------------------------- forks
 
 
@@ -227,7 +249,68 @@ def exit_after_spawn(root: str, name: str) -> None:
         put_here(store, f"{name}-{number}")
 
 
+def first_imports(root: str) -> None:
+    """Say what the first call imports."""
+    store = TokenCaptureStore(root)
+    before = set(sys.modules)
+    put_here(store, "first")
+    say("imported", *sorted(set(sys.modules) - before))
+
+
 # ---------------------------------------------------------------------------------------------- signals
+
+
+def put_between_any_two_lines(root: str) -> None:
+    """Put for the first and a second time, over and over, and have a signal handler put after each line on the way."""
+    package, calls = str(Path(tokenstore.__file__).parent), count()
+
+    def interrupted_at(wanted: int) -> bool:
+        """Put twice into a new store; tell whether there were so many lines."""
+        store, passed = TokenCaptureStore(root), count(1)
+        came: list[int] = []
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if not frame.f_code.co_filename.startswith(package):
+                return None
+            if event == "line" and next(passed) == wanted:
+                signal.raise_signal(signal.SIGUSR1)
+            return trace
+
+        def handle(*_: object) -> None:
+            came.append(wanted)
+            store.append(entry(f"c{next(calls)}"))
+
+        signal.signal(signal.SIGUSR1, handle)
+        values = [entry(f"c{next(calls)}") for _ in range(2)]
+        sys.settrace(trace)
+        try:
+            for value in values:
+                store.append(value)
+        finally:
+            sys.settrace(None)
+        anyio.run(store.close)
+        for thread in threading.enumerate():
+            if thread.name == "tokenstore":  # of two that were started, one is not needed and ends by itself
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
+        return bool(came)
+
+    lines = next(number for number in count(1) if not interrupted_at(number))
+    say(lines, next(calls))
+
+
+def put_whenever_a_thread_starts(root: str) -> None:
+    """Put for the first time, and have a signal handler put whenever the main thread has started a thread meanwhile."""
+    store, numbers, real = TokenCaptureStore(root), count(), threading.Thread.start
+
+    def start_and_signal(thread: threading.Thread) -> None:
+        real(thread)
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGUSR1)
+
+    setattr(threading.Thread, "start", start_and_signal)  # noqa: B010 - mypy would not have it
+    signal.signal(signal.SIGUSR1, lambda *_: put_here(store, f"c{next(numbers)}"))
+    put_here(store, "first")
 
 
 def put_until_stopped(root: str, how: str) -> None:
@@ -300,10 +383,14 @@ CHILDREN: dict[str, Callable[..., None]] = {
         exit_entered,
         exit_blocked,
         exit_later,
+        exit_with_a_destructor,
         fork_and_use,
         fork_in_a_section,
         fork_while_opening,
         spawn,
+        first_imports,
+        put_between_any_two_lines,
+        put_whenever_a_thread_starts,
         put_until_stopped,
         share,
         hammer,

@@ -81,3 +81,13 @@ def test_after_the_main_thread(tmp_path: Path) -> None:
         calls = acked(child.finish())
 
     assert calls_in(tmp_path) == calls == ["first", *(f"c{number}" for number in range(10)), "last"]
+
+
+def test_with_a_destructor(tmp_path: Path) -> None:
+    """A put in a destructor that runs while the interpreter shuts down raises at once, and the process ends."""
+    with start("exit_with_a_destructor", tmp_path) as child:
+        lines = child.finish()
+
+    assert lines[0] == "acked first"
+    assert lines[1].startswith("late: the interpreter is shutting down")
+    assert calls_in(tmp_path) == ["first"]

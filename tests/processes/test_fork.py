@@ -84,3 +84,11 @@ def test_spawned_workers(tmp_path: Path) -> None:
     calls = calls_in(tmp_path)
     assert len(lines) == len(calls) == 12
     assert {line.removeprefix("acked ") for line in lines} == set(calls)
+
+
+def test_the_first_call_imports_nothing(tmp_path: Path) -> None:
+    """The store's thread imports nothing: a child forked meanwhile would wait for ever for the lock of that import."""
+    with start("first_imports", tmp_path) as child:
+        lines = child.finish()
+
+    assert lines == ["acked first", "imported"]

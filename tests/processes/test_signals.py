@@ -27,3 +27,22 @@ def test_interrupted_puts(name: str, how: str, tmp_path: Path) -> None:
     assert {line.removeprefix("acked ") for line in acked} <= set(calls)
     assert len(calls) == len(set(calls))
     assert (status, lines[-1:]) == (0, ["interrupted"]) if name == "SIGINT" else status == -signal.SIGTERM
+
+
+def test_a_handler_that_puts(tmp_path: Path) -> None:
+    """A signal handler may put between any two lines of a put on the same thread, the first one included."""
+    with start("put_between_any_two_lines", tmp_path) as child:
+        lines, calls = map(int, child.finish()[-1].split())
+
+    assert lines > 50
+    assert len(calls_in(tmp_path)) == calls == 3 * lines - 1
+
+
+def test_a_handler_that_puts_at_the_start(tmp_path: Path) -> None:
+    """A signal handler that puts whenever a thread was started uses the thread that starts, and not ever more."""
+    with start("put_whenever_a_thread_starts", tmp_path) as child:
+        acked = child.finish()
+
+    assert len(acked) > 1
+    assert acked[-1] == "acked first"
+    assert sorted(f"acked {call_id}" for call_id in calls_in(tmp_path)) == sorted(acked)

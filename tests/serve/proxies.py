@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 
 from tokenstore import TokenCaptureSnapshot, TokenCaptureStore
 from tokenstore.serve.http import Connections
-from tokenstore.serve.running import SERVERS, listening, url_of
+from tokenstore.serve.running import SERVERS, listening, loop_options, url_of
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.serve.web import make_app
 
@@ -71,7 +71,7 @@ def serving(backend: str, root: Path, app_of: AppOf) -> Iterator[Running]:
 
     def run() -> None:
         try:
-            anyio.run(work, backend=backend)
+            anyio.run(work, backend=backend, backend_options=loop_options(backend))
         except BaseException as error:  # noqa: BLE001 - the test gets it
             said.put(error)
 

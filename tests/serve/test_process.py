@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import threading
 from collections import Counter
@@ -21,6 +22,8 @@ from tests.children import Child, opened, start_module
 from tests.kernel import needs
 from tests.kernel.test_kills import STRACE
 from tests.serve.engine import SHORT
+from tokenstore.config import MAX_OPEN_FILES
+from tokenstore.serve.running import files_to_keep
 
 STREAMS = 64
 AGENTS = 24
@@ -202,6 +205,34 @@ def test_descriptors_last_for_the_calls_that_are_allowed(engine: str, tmp_path: 
         anyio.run(all_at_once)
 
     assert statuses == [200] * STREAMS
+
+
+@pytest.mark.kernel
+def test_files_stay_open_for_the_next_call(engine: str, tmp_path: Path) -> None:
+    """The files of more rollouts than a store keeps open for others are open after the calls of all of them."""
+    child, said = start(engine, tmp_path, "asyncio")
+    rollouts = range(MAX_OPEN_FILES // 2)
+
+    with child, httpx.Client() as client:
+        for number in rollouts:
+            client.post(f"{said['url']}/rollouts/r{number}/v1/chat/completions", json={"model": "form/vllm chat/0"})
+        opened_files = {path.resolve().name for path in Path(f"/proc/{child.process.pid}/fd").iterdir()}
+
+    assert {f"r{number}.tokens.{kind}" for number in rollouts for kind in ("lock", "jsonl", "intents")} <= opened_files
+
+
+@pytest.mark.parametrize(
+    ("limit", "calls", "kept"),
+    [
+        (1_048_576, 4096, 12_288),  # all files of all calls that are allowed
+        (20_000, 4096, 5_904),  # half of what their connections leave
+        (4_096, 4096, 160),  # what any store keeps
+        (resource.RLIM_INFINITY, 8, 24),
+    ],
+)
+def test_files_kept_leave_room_for_connections(limit: int, calls: int, kept: int) -> None:
+    """How many files stay open depends on the calls that are allowed and on what their connections leave."""
+    assert files_to_keep(limit, calls) == kept
 
 
 @pytest.mark.parametrize(

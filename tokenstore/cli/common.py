@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -105,15 +105,20 @@ def existing_root(root: str) -> Path:
     return path
 
 
-def run_async(function: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments, backend: str) -> Result:
-    """Run a coroutine function to its end on the chosen event loop.
+def run_async(
+    function: Callable[[*Arguments], Awaitable[Result]],
+    *arguments: *Arguments,
+    backend: str,
+    options: dict[str, Any] | None = None,
+) -> Result:
+    """Run a coroutine function to its end on the chosen event loop, which may have options.
 
     Raises:
         CommandError: That event loop is not installed.
     """
     if find_spec(backend) is None:
         raise CommandError(f"the backend {backend} is not installed; 'pip install {backend}' adds it")
-    return anyio.run(function, *arguments, backend=backend)
+    return anyio.run(function, *arguments, backend=backend, backend_options=options)
 
 
 def settle_streams() -> None:

@@ -54,6 +54,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Serve; with `--json` one object says where."""
     try:
+        from tokenstore.serve.running import loop_options
         from tokenstore.serve.running import run as serve
 
         settings = ProxySettings(
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             grace=arguments.grace,
             ready=partial(_say, output, settings),
         )
-        run_async(work, backend=arguments.backend)
+        run_async(work, backend=arguments.backend, options=loop_options(arguments.backend))
     except (ModuleNotFoundError, ValueError, OverflowError) as error:
         raise CommandError(str(error)) from error
     return EXIT_OK

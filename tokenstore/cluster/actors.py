@@ -42,7 +42,7 @@ class ShardActor:
     """
 
     def __init__(self, plan: ShardPlan) -> None:
-        self._hosted = Hosted(plan, on_ray.here().address)
+        self._hosted = Hosted(plan, on_ray.here().address, on_ray.spawn)
         self._hosted.start()
 
     async def prepare(self, create: bool) -> bytes:

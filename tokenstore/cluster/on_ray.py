@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
 
+import anyio.lowlevel
 import attrs
 
 from tokenstore.cluster.channel import BrokenError, Done
@@ -121,6 +122,18 @@ def start(kind: type, name: str, wanted: str, *arguments: Any, once: Sequence[st
         **placed(wanted),
     )
     return options.remote(*arguments)
+
+
+def spawn(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Start a task in the event loop of an actor, which is Ray's own and asyncio's, beside its calls."""
+    loop: Any = anyio.lowlevel.current_token().native_token
+    task = loop.create_task(function())
+    _spawned.add(task)
+    task.add_done_callback(_spawned.discard)
+
+
+_spawned: set[Any] = set()
+"""Kept here: a loop holds its tasks weakly."""
 
 
 def _renamed(kind: type, method: str) -> Callable[..., Any]:

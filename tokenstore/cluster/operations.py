@@ -7,13 +7,12 @@ from typing import Any
 
 from tokenstore.cluster.streams import Outbox, Stream, entries_stream, rollouts_stream, snapshot_stream
 from tokenstore.cluster.wire import Operation
-from tokenstore.records import StoreStatistics, TokenEntry
+from tokenstore.codec import Draft
+from tokenstore.records import StoreStatistics
 from tokenstore.store import TokenCaptureStore
 
-ENTRY_OVERHEAD = 2048
-"""Bytes of an entry beside its arrays, as a guess: the true size is known when it has been written."""
-BYTES_OF_ID, BYTES_OF_LOG_PROB = 5, 9
-"""Of an id and of a log probability on the wire."""
+OVERHEAD = 1024
+"""Bytes of an operation beside its draft, as a guess."""
 
 
 async def _freeze(store: TokenCaptureStore, rollout_id: str) -> Stream:
@@ -45,7 +44,7 @@ async def _statistics(store: TokenCaptureStore) -> StoreStatistics:
 
 
 WRITING: Mapping[str, Callable[..., Awaitable[Any]]] = {
-    "put": TokenCaptureStore.put,
+    "put": TokenCaptureStore.put_prepared,
     "begin_call": TokenCaptureStore.begin_call,
     "refuse_call": _refuse_call,
     "mark_incomplete": TokenCaptureStore.mark_incomplete,
@@ -76,9 +75,4 @@ async def perform(store: TokenCaptureStore, operation: Operation, outbox: Outbox
 
 def size_of(operation: Operation) -> int:
     """Guess how many bytes an operation takes on its way."""
-    size = ENTRY_OVERHEAD
-    for argument in operation.arguments:
-        if isinstance(argument, TokenEntry):
-            ids = len(argument.prompt_token_ids) + len(argument.generation_token_ids)
-            size += ids * BYTES_OF_ID + len(argument.generation_log_probs) * BYTES_OF_LOG_PROB
-    return size
+    return OVERHEAD + sum(argument.size for argument in operation.arguments if isinstance(argument, Draft))

@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from tokenstore.cluster.channel import Channel
 from tokenstore.cluster.wire import EntryReader, Frames, Part, plain_item
+from tokenstore.codec import prepare
 from tokenstore.records import (
     RolloutRemovalPayload,
     RolloutStatus,
@@ -20,12 +21,16 @@ from tokenstore.slices import Slices
 
 T = TypeVar("T")
 
+IDS_ON_LOOP = 32 * 1024
+"""Entries up to this are checked and encoded in the caller's loop, in a millisecond or two; longer ones in a thread."""
 ATTEMPTS = 5
 """Times that a snapshot is begun anew because its shard restarted while it was read."""
 
 
 class RemoteShard:
     """Has the methods of `TokenCaptureStore` that a cluster store uses, each done by the shard's process.
+
+    Entries are checked and encoded here: clients are many, and the shard's one process is what they wait for.
 
     Args:
         channel: The way there.
@@ -35,7 +40,9 @@ class RemoteShard:
         self._channel = channel
 
     async def put(self, entry: TokenEntry) -> None:
-        await self._channel.ask("put", entry)
+        large = len(entry.prompt_token_ids) + len(entry.generation_token_ids) > IDS_ON_LOOP
+        draft = await to_thread.run_sync(prepare, entry) if large else prepare(entry)
+        await self._channel.ask("put", draft)
 
     async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
         await self._channel.ask("begin_call", rollout_id, model_call_id)

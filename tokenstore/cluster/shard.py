@@ -225,8 +225,14 @@ class Shard:
         except TokenStoreError as error:
             work.finish(Failure(error))
         else:
-            self._tasks.start_soon(self._run, operation, work)
+            self._start(operation, work)
         return work
+
+    def _start(self, operation: Operation, work: _Work) -> None:
+        try:
+            self._tasks.start_soon(self._run, operation, work)
+        except RuntimeError:  # the group has ended since the call came
+            work.finish(Failure(StoreClosedError("the shard was closed")))
 
     async def _run(self, operation: Operation, work: _Work) -> None:
         try:

@@ -25,6 +25,14 @@ def little_endian(values: array[int] | array[float]) -> bytes:
     return values.tobytes()
 
 
+def from_little_endian(packed: bytes) -> array[int]:
+    """Ids out of the bytes that `little_endian` has made."""
+    ids = array("I", packed)
+    if sys.byteorder == "big":  # pragma: no cover - no such machine in our tests
+        ids.byteswap()
+    return ids
+
+
 def content_digest(entry: TokenEntry) -> bytes:
     """sha256 over ids as uint32, log probabilities as float64 and the rest as canonical JSON, each with its length.
 

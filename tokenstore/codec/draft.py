@@ -1,28 +1,33 @@
 """An entry on its way to a line: all but its prompt is checked and encoded before the lock is taken.
 
-The prompt waits until a base can be chosen among the calls that are in the file. `line` has the form.
+The prompt waits until a base can be chosen among the calls that are in the file. `line` has the form. A draft may be
+pickled: what it is then is all that another process needs in order to write the line, as bytes.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from array import array
 from bisect import bisect
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 import attrs
 
 from tokenstore.codec.checks import SLICE, check_json_fields, encode_members, finite_floats, slices, token_array
-from tokenstore.codec.content import content_digest, little_endian
+from tokenstore.codec.content import content_digest, from_little_endian, little_endian
+from tokenstore.codec.line import decode_line
 from tokenstore.codec.plain import dumps, encode_entry
 from tokenstore.codec.prompts import KnownPrompt
 from tokenstore.errors import InvalidEntryError
 from tokenstore.records import TokenEntry
 
 _PROMPT_KEYS = ("prompt_base", "prompt_rest", "prompt_token_ids")
-_ARRAYS = ("generation_log_probs", "generation_token_ids")
+_ARRAYS = ("generation_log_probs", "generation_token_ids", "routed_experts")
+"""Members that may be long arrays of numbers."""
 
 
 class Draft:
@@ -31,38 +36,53 @@ class Draft:
     def __init__(self, entry: TokenEntry, max_entry_bytes: int) -> None:
         call_id = entry.model_call_id
         check_json_fields(entry)
-        self.entry = entry
+        self.rollout_id = entry.rollout_id
+        self.model_call_id = call_id
         self.max_entry_bytes = max_entry_bytes
+        self._entry: TokenEntry | None = entry
         self._ids = token_array(entry.prompt_token_ids, "prompt_token_ids", call_id)
         generation = token_array(entry.generation_token_ids, "generation_token_ids", call_id)
         log_probs = finite_floats(entry.generation_log_probs, "generation_log_probs", call_id)
         self.prompt = little_endian(self._ids)
         self.generation = little_endian(generation)
-        self._members = self._encode(generation.tolist(), log_probs)
+        self._members = self._encode(entry, generation.tolist(), log_probs)
         self._content: bytes | None = None
 
-    def _encode(self, generation: list[int], log_probs: list[float]) -> dict[str, bytes]:
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: the packed prompt and the encoded rest, without the entry itself."""
+        return {**self.__dict__, "_entry": None, "_ids": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _ids=from_little_endian(state["prompt"]))
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes on its way to another process."""
+        return len(self.prompt) + len(self.generation) + sum(map(len, self._members.values()))
+
+    def _encode(self, entry: TokenEntry, generation: list[int], log_probs: list[float]) -> dict[str, bytes]:
         """Encode all but the prompt as runs of members in the order of their keys, each run under its first key.
 
         One call for a run costs a third of one for each member. A run ends where a member of the prompt may have to go
         in between, and around an array that is long enough to be encoded in slices.
         """
-        fields = encode_entry(self.entry)
+        fields = encode_entry(entry)
         del fields["prompt_token_ids"]
         fields.update(generation_token_ids=generation, generation_log_probs=log_probs)
-        members: dict[str, bytes] = {}
-        for run in _runs(fields):
-            if (first := run[0]) in _ARRAYS and len(fields[first]) > SLICE:
-                members[first] = _member(first, _encode_numbers(fields[first]))
-            else:
-                members[first] = encode_members({name: fields[name] for name in run}, self.entry.model_call_id)
-        return members
+        return {run[0]: self._encode_run({name: fields[name] for name in run}) for run in _runs(fields)}
+
+    def _encode_run(self, fields: dict[str, Any]) -> bytes:
+        for name, value in fields.items():
+            if _is_long(name, value):  # and alone
+                with suppress(ValueError, OverflowError, TypeError):  # to be told below, by name
+                    return _member(name, _encode_numbers(value))
+        return encode_members(fields, self.model_call_id)
 
     @property
     def content(self) -> bytes:
         """The entry's content digest, computed when first asked for."""
         if self._content is None:
-            self._content = content_digest(self.entry)
+            self._content = content_digest(self._entry or self._read_back())
         return self._content
 
     def line(self, base: KnownPrompt | None = None, *, checksum: bool) -> bytes:
@@ -75,32 +95,36 @@ class Draft:
         Raises:
             InvalidEntryError: The line is longer than is allowed.
         """
-        members = dict(self._members)
-        if base is None:
-            members["prompt_token_ids"] = _member("prompt_token_ids", self._encode_prompt(0))
-        else:
-            members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
-            members["prompt_rest"] = _member("prompt_rest", self._encode_prompt(base.length))
-        body = b"{" + b",".join([members[name] for name in sorted(members)])
-        line = body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
+        line = self._written(base, checksum=checksum)
         if len(line) > self.max_entry_bytes:
             problem = f"takes {len(line)} bytes as a line, max_entry_bytes allows {self.max_entry_bytes}"
-            raise InvalidEntryError("entry", problem, model_call_id=self.entry.model_call_id)
+            raise InvalidEntryError("entry", problem, model_call_id=self.model_call_id)
         return line
 
-    def _encode_prompt(self, start: int) -> bytes:
-        try:
-            return _encode_numbers(self.entry.prompt_token_ids[start:])
-        except TypeError:  # integers of another library; to make plain ones costs as much as to write them
-            return _encode_numbers(self._ids[start:].tolist())
+    def _written(self, base: KnownPrompt | None, *, checksum: bool) -> bytes:
+        members = dict(self._members)
+        if base is None:
+            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(self._ids))
+        else:
+            members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
+            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(self._ids[base.length :]))
+        body = b"{" + b",".join([members[name] for name in sorted(members)])
+        return body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
+
+    def _read_back(self) -> TokenEntry:
+        """The entry of a draft that came from another process."""
+        return decode_line(self._written(None, checksum=True), self.rollout_id).entry
 
 
-def prepare(entry: TokenEntry, *, max_entry_bytes: int) -> Draft:
-    """Check an entry's elements and encode all but its prompt.
+def prepare(entry: TokenEntry | Draft, *, max_entry_bytes: int = sys.maxsize) -> Draft:
+    """Check an entry's elements and encode all but its prompt; of a draft only the limit is left to be set.
 
     Raises:
         InvalidEntryError: Something is refused; the message names the field and the position.
     """
+    if isinstance(entry, Draft):
+        entry.max_entry_bytes = max_entry_bytes
+        return entry
     return Draft(entry, max_entry_bytes)
 
 
@@ -120,7 +144,7 @@ def check_entry(entry: TokenEntry, *, max_entry_bytes: int = sys.maxsize) -> Non
 def _runs(fields: dict[str, Any]) -> Iterable[Sequence[str]]:
     """The names of members that are encoded together; see `Draft._encode`."""
     names = sorted(fields)
-    if len(fields["generation_token_ids"]) <= SLICE:
+    if not any(_is_long(name, fields.get(name)) for name in _ARRAYS):
         at = bisect(names, _PROMPT_KEYS[0])
         if at == bisect(names, _PROMPT_KEYS[-1]):  # as nearly always: no unknown field goes between those of the prompt
             return names[:at], names[at:]
@@ -129,15 +153,35 @@ def _runs(fields: dict[str, Any]) -> Iterable[Sequence[str]]:
 
 def _place(name: str, value: Any) -> tuple[int, str]:
     """What tells one run of members from the next."""
-    alone = name in _ARRAYS and len(value) > SLICE
-    return sum(name > own for own in _PROMPT_KEYS), name if alone else ""
+    return sum(name > own for own in _PROMPT_KEYS), name if _is_long(name, value) else ""
+
+
+def _is_long(name: str, value: Any) -> bool:
+    return name in _ARRAYS and _weight(value) > SLICE
+
+
+def _weight(value: Any) -> int:
+    """About how many numbers there are in lists of lists: as if each were as long as the first of its kind."""
+    count = 1
+    while isinstance(value, list | tuple | array) and value:
+        count *= len(value)
+        value = value[0]
+    return count
 
 
 def _member(name: str, value: bytes) -> bytes:
     return b'"%b":%b' % (name.encode(), value)
 
 
-def _encode_numbers(values: list[int] | list[float]) -> bytes:
-    if len(values) <= SLICE:
-        return dumps(values)
-    return b"[" + b",".join([dumps(part)[1:-1] for part in slices(values)]) + b"]"
+def _encode_numbers(values: Sequence[Any]) -> bytes:
+    """Write an array, in slices if it is long."""
+    weight = _weight(values)
+    if weight <= SLICE:
+        return dumps(_listed(values))
+    parts = slices(values, max(1, SLICE * len(values) // weight))
+    return b"[" + b",".join([dumps(_listed(part))[1:-1] for part in parts]) + b"]"
+
+
+def _listed(values: Sequence[Any]) -> Sequence[Any]:
+    """What ujson writes: of packed ids plain ones, which integers of another library need not be."""
+    return values.tolist() if isinstance(values, array) else values

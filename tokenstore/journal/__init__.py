@@ -1,6 +1,6 @@
 """The journal of one rollout: synchronous, no event loop, run in worker threads.
 
 Read it in this order: `disk`, `layout`, `lifecycle`, `turn`, `syncs`, `root`, then `logfile`, `idfile`, `lockfile`,
-`statefile`, then `damage`, `recovery`, `index`, `files`, and last `batch`, `snapshots`, `sections`,
-`removing`, `journal`.
+`statefile`, `held`, then `damage`, `recovery`, `index`, `files`, and last `batch`, `snapshots`, `sections`, `removing`,
+`journal`.
 """

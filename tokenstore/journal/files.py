@@ -12,40 +12,29 @@ catches up with in the same way, so a second recovery changes nothing.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tokenstore.config import MAX_ENTRY_BYTES
-from tokenstore.errors import CorruptRolloutError, DurabilityError, StoreClosedError
+from tokenstore.errors import CorruptRolloutError
 from tokenstore.journal.disk import Access
-from tokenstore.journal.idfile import IdFile
+from tokenstore.journal.held import HeldFiles
 from tokenstore.journal.index import Index
-from tokenstore.journal.layout import Names
 from tokenstore.journal.lifecycle import State
-from tokenstore.journal.lockfile import LockBusyError, LockFile
-from tokenstore.journal.logfile import LogFile
+from tokenstore.journal.lockfile import LockBusyError
 from tokenstore.journal.reading import contents_of
 from tokenstore.journal.recovery import Found, LineReader
 from tokenstore.journal.root import Root, durable
-from tokenstore.journal.statefile import StateFile
 from tokenstore.journal.syncs import Wish
 
 logger = logging.getLogger("tokenstore")
 
 
-class RolloutFiles:
-    """Lock, lines, intents, marker and state of one rollout. One critical section at a time, also between threads."""
+class RolloutFiles(HeldFiles):
+    """The files of one rollout and what is known of them. One critical section at a time, also between threads."""
 
     def __init__(self, root: Root, rollout_id: str) -> None:
-        self.root = root
-        self.rollout_id = rollout_id
-        self.names = Names.of(rollout_id)
-        self.lock = LockFile(root, self.names.lock)
-        self.tokens = LogFile(root, self.names.tokens)
-        self.intents = IdFile(root, self.names.intents)
-        self.marker = IdFile(root, self.names.marker)
-        self.statefile = StateFile(root, self.names.state)
+        super().__init__(root, rollout_id)
         self.index = Index(State())
         # What another process was allowed to write is read, whatever this one may write.
         longest = max(root.config.max_entry_bytes, MAX_ENTRY_BYTES)
@@ -55,8 +44,6 @@ class RolloutFiles:
         # Another actor's prompts may be cached from before the rollout was removed and made anew by another process,
         # unless the file is just as that actor left it.
         self._provisional = True
-        self._mutex = threading.Lock()
-        self._closed = False
 
     # ------------------------------------------------------------------------------------------ sections
 
@@ -116,35 +103,6 @@ class RolloutFiles:
         finally:
             self._forget()
             self._leave()
-
-    def _forget(self) -> None:
-        """Let go of everything, where there is a fence or nothing: others have more use for the descriptors."""
-        self._forget_records()
-        self.statefile.release()
-        self.lock.close()
-
-    def _forget_records(self) -> None:
-        for file in (self.tokens, self.intents, self.marker):
-            file.forget()
-
-    def _enter(self, access: Access) -> None:
-        self._mutex.acquire()
-        try:
-            self._check_open()
-            self.lock.take(access)
-        except BaseException:
-            self._mutex.release()
-            raise
-
-    def _check_open(self) -> None:
-        if self._closed:  # asyncio's own cancellation lets an actor end before its thread has begun
-            raise StoreClosedError("the rollout's actor has ended; nothing was done")
-
-    def _leave(self) -> None:
-        try:
-            self.lock.release()
-        finally:
-            self._mutex.release()
 
     def _prepare(self, *, for_removal: bool) -> None:
         try:
@@ -296,11 +254,6 @@ class RolloutFiles:
         answered = {record.model_call_id for record in index.state.refusals} | index.calls.keys()
         return [call_id for call_id in self.intents.ids if call_id not in answered] + list(self.intents.invalid)
 
-    def has_records(self) -> bool:
-        """Whether lines, intents or the marker are there."""
-        with durable("look-up", self.names.tokens):
-            return any(self.root.directory.stat(name) is not None for name in self.names.records)
-
     def removing_records(self) -> Iterator[Wish]:
         """Remove lines, intents and marker behind a fence that is surely durable, and make that durable."""
         yield from self.statefile.settling()
@@ -321,48 +274,3 @@ class RolloutFiles:
         """Remove the state file; durable only after a directory sync."""
         self.statefile.unlink()
         self.index = Index(State())
-
-    # ------------------------------------------------------------------------------------------ descriptors
-
-    @property
-    def poison(self) -> DurabilityError | None:
-        """The failure after which a file could not be cut back, so that nothing known of it may be trusted."""
-        return self.tokens.poison or self.intents.poison or self.marker.poison
-
-    @property
-    def named(self) -> bool:
-        """Whether the names of lines and, if there is one, state are known to be durable."""
-        return self.tokens.named and (self.statefile.named or not self.statefile.exists)
-
-    @property
-    def open_files(self) -> int:
-        """Descriptors kept between critical sections."""
-        return sum(file.is_open for file in (self.lock, self.tokens, self.intents, self.marker, self.statefile))
-
-    def try_release(self) -> bool:
-        """Give the descriptors away unless a critical section is running."""
-        if not self._mutex.acquire(blocking=False):
-            return False
-        try:
-            for file in (self.tokens, self.intents, self.marker, self.statefile):
-                file.release()
-            self.lock.close()
-        finally:
-            self._mutex.release()
-        return True
-
-    def leave(self) -> None:
-        """Have the next actor know the lines again, so that prompts of theirs that are cached stay good."""
-        with self._mutex:
-            if not self._closed:
-                self.root.prompts.leave(self.rollout_id, self.tokens.known())
-
-    def close(self) -> None:
-        """Give everything away for good, after the running critical section; one that comes later raises."""
-        with self._mutex:
-            self._closed = True
-            for file in (self.tokens, self.intents, self.marker):
-                file.close()
-            self.statefile.release()
-            self.lock.close()
-        self.root.handles.forget(self)

@@ -13,7 +13,8 @@ from tokenstore.records import TokenEntry
 class Put:
     """A call's entry to be stored."""
 
-    entry: TokenEntry
+    entry: TokenEntry | Draft
+    """The entry, or what another process has made of it."""
     draft: Draft | None = None
     """The checked and encoded entry, made in the worker before the lock is taken; it survives a busy lock."""
     error: TokenStoreError | None = None

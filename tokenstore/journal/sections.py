@@ -29,6 +29,11 @@ class Sections:
         """Whether the journal must be given up."""
         return self._files.poison is not None
 
+    @property
+    def turn_seconds(self) -> float:
+        """How long the lock was held in sections that came back to back, so that others hardly got it."""
+        return self._files.turn_seconds
+
     def finish(self, section: Generator[Wish, None, T]) -> T:
         """Run a critical section to its end, its wishes one by one, and give what came of it."""
         steps = Steps(section)

@@ -6,12 +6,15 @@ import resource
 import signal
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, TCP_NODELAY, create_server, socket
+from typing import Any
 
 import anyio
+import attrs
 
-from tokenstore.config import StoreConfig
+from tokenstore.config import MAX_OPEN_FILES, StoreConfig
 from tokenstore.serve.http import Connections
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.serve.web import make_app
@@ -19,6 +22,8 @@ from tokenstore.store import TokenCaptureStore
 
 BACKLOG = 2048
 """Connections that may wait to be taken: a whole batch of agents may begin at once."""
+SOCKETS_A_CALL, FILES_A_CALL = 2, 3
+"""Of client and engine; lock, lines and intents of its rollout."""
 SERVERS = {"asyncio": "on_uvicorn", "trio": "on_hypercorn"}
 """Which server runs on which event loop."""
 
@@ -50,7 +55,7 @@ async def run(
         ModuleNotFoundError: Something of the extra `serve` is not installed; the message says how to add it.
         OSError: The address cannot be bound, or the directory not be used.
     """
-    _take_all_descriptors()
+    config = settled_in(settings, config)
     server = import_module(f"tokenstore.serve.{SERVERS[backend]}")
     connections = Connections(settings.engine, timeout=settings.engine_timeout)
     async with TokenCaptureStore(root, config=config) as store, connections as engine:
@@ -80,10 +85,32 @@ def url_of(listener: socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _take_all_descriptors() -> None:
-    """Raise the limit of open files as far as it goes: each call has two connections, and shells allow 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def loop_options(backend: str) -> dict[str, Any]:
+    """Give the options of the event loop: of asyncio's the one in C, where it is installed.
+
+    A captured call is a dozen steps in the loop, most of them on the way to the store's threads and back; the loop in C
+    takes a tenth off all that the call costs.
+    """
+    return {"use_uvloop": True} if backend == "asyncio" and find_spec("uvloop") else {}
+
+
+def settled_in(settings: ProxySettings, config: StoreConfig) -> StoreConfig:
+    """Make this process the proxy's own, and give the configuration for a store that has it to itself.
+
+    Between two steps of a call an engine answers hundreds of others. If their files were not kept open meanwhile, each
+    step would close another rollout's and look closely at its own again, which takes as long as the step itself.
+    """
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # shells allow 1024, fewer than calls have connections
+    return attrs.evolve(config, max_open_files=files_to_keep(limit, settings.max_calls))
+
+
+def files_to_keep(limit: int, calls: int) -> int:
+    """Tell how many of a store's files may stay open where so many may be open, connections and all."""
+    if limit == resource.RLIM_INFINITY:
+        return FILES_A_CALL * calls
+    free = limit - SOCKETS_A_CALL * calls
+    return max(MAX_OPEN_FILES, min(FILES_A_CALL * calls, free // 2))
 
 
 async def _on_signals(stop: anyio.Event, scope: anyio.CancelScope) -> None:
