@@ -72,10 +72,14 @@ async def test_cancelled_while_it_waits_for_the_lock_it_is_not_done(operation: s
             "delete": partial(store.delete, ["r"]),
         }
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask[operation])
-            await ticks(20)
-            tasks.cancel_scope.cancel()
-        holder.close()
+            async with anyio.create_task_group() as cancelled:
+                cancelled.start_soon(ask[operation])
+                await ticks(20)
+                tasks.start_soon(store.peek, "r")
+                await until(lambda: store.statistics().queued == 1)
+                cancelled.cancel_scope.cancel()
+            await until(lambda: store.statistics().queued == 0)  # given up, for who came next has been taken
+            holder.close()
         await other.delete(["r"])
         await other.put(entry("new"))
         await store.put(entry("last"))
