@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,6 +13,11 @@ import pytest
 from tests.serve.proxies import running
 from tests.serve.test_outcomes import CHAT, ask, wait_until
 from tokenstore.serve import settling
+from tokenstore.serve.exchange import Reply
+from tokenstore.serve.meters import Meters
+from tokenstore.serve.relay import Relay
+from tokenstore.serve.routes import route_of
+from tokenstore.serve.settings import ProxySettings
 
 
 def test_a_giant_body_is_turned_away(engine: str, tmp_path: Path) -> None:
@@ -37,6 +43,27 @@ def test_a_giant_answer_is_lost(engine: str, tmp_path: Path, monkeypatch: pytest
         assert (whole.status_code, whole.json()["error"]["code"]) == (502, "answer_too_large")
         assert proxy.settled("whole").incomplete
         assert proxy.settled("stream").incomplete
+
+
+@pytest.mark.anyio
+async def test_who_has_the_whole_answer_has_left_its_place() -> None:
+    """A call is counted until the last piece of its answer is sent, so a client that asks again at once gets in."""
+    meters, nothing = Meters(), cast("Any", None)
+    counted: list[int] = []
+    relay = Relay(ProxySettings(engine="http://engine", max_calls=1), nothing, nothing, meters)
+
+    async def send(_: object) -> None:
+        counted.append(meters.in_flight)
+
+    for _ in range(2):
+        reply = Reply(send)
+        with relay.admitted(route_of("/rollouts/r/v1/chat/completions", []), reply):
+            await reply.start(200, [])
+            await reply.write(b"one")
+            await reply.end(b"two")
+
+    assert counted == [1, 1, 0] * 2
+    assert (meters.in_flight, sum(meters.calls.values())) == (0, 2)
 
 
 def test_more_calls_than_allowed_are_turned_away(engine: str, tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ class Reply:
         """Whether the client has got the head."""
         self.ended = False
         """Whether the client has got the end."""
+        self.on_end: Callable[[], object] = lambda: None
+        """Called just before the client may see the end."""
         self._events = False
         self._send = send
 
@@ -113,6 +115,7 @@ class Reply:
     async def end(self, piece: bytes = b"") -> None:
         """Send the last piece; without it the client sees that the answer is not whole."""
         self.ended = True
+        self.on_end()
         await self._send({"type": "http.response.body", "body": piece, "more_body": False})
 
     async def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:

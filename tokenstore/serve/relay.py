@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 from tokenstore.errors import TokenStoreError
 from tokenstore.serve.asking import Plan
@@ -48,23 +48,26 @@ class Relay:
             await reply.end()
 
     @contextmanager
-    def admitted(self, route: Route) -> Iterator[InFlight]:
-        """Count a call from its first byte to its end.
+    def admitted(self, route: Route, reply: Reply) -> Iterator[InFlight]:
+        """Count a call until its client may see the end, who may ask again at once and finds the place free.
 
         Raises:
             ProxyError: There are as many as are allowed; the client may ask again.
         """
         call = InFlight(route.rollout_id or "")
         self._meters.in_flight += 1
-        try:
+        with ExitStack() as place:
+            place.callback(self._left, call)
+            reply.on_end = place.close
             if self._meters.in_flight > self._settings.max_calls:
                 told = f"{self._settings.max_calls} calls are in flight, which is the limit"
                 raise ProxyError(503, "too_many_calls", told, retry=True)
             yield call
-        finally:
-            self._meters.in_flight -= 1
-            self._meters.calls[call.outcome] += 1
-            call.log()
+
+    def _left(self, call: InFlight) -> None:
+        self._meters.in_flight -= 1
+        self._meters.calls[call.outcome] += 1
+        call.log()
 
     async def generating(self, call: InFlight, request: Request, route: Route, body: bytes, reply: Reply) -> None:
         """Capture a call.
