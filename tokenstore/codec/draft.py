@@ -72,10 +72,10 @@ class Draft:
         return {run[0]: self._encode_run({name: fields[name] for name in run}) for run in _runs(fields)}
 
     def _encode_run(self, fields: dict[str, Any]) -> bytes:
-        for name, value in fields.items():
-            if _is_long(name, value):  # and alone
-                with suppress(ValueError, OverflowError, TypeError):  # to be told below, by name
-                    return _member(name, _encode_numbers(value))
+        name, value = next(iter(fields.items()))
+        if _is_long(name, value):  # and so alone
+            with suppress(ValueError, OverflowError, TypeError):  # to be told below, by name
+                return _member(name, _encode_numbers(value))
         return encode_members(fields, self.model_call_id)
 
     @property
