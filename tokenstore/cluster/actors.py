@@ -8,20 +8,17 @@ since when one is away.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
-import attrs
 from anyio import to_thread
 
 from tokenstore.cluster import on_ray
 from tokenstore.cluster.config import ClusterPlan, ShardPlan
 from tokenstore.cluster.hosted import Hosted
 from tokenstore.cluster.values import ClusterStatus, ShardStatus
+from tokenstore.cluster.watching import LOOK_SECONDS, Watch
 from tokenstore.cluster.wire import Failure, Lost, Value, encode_outcome, pack, unpack
 
-LOOK_SECONDS = 2.0
-"""Between two looks at the shards, and how long each may take to answer."""
 CLOSE_SECONDS = 30.0
 """To finish what was accepted when a store is taken down."""
 
@@ -95,8 +92,7 @@ class ManifestActor:
 
     def __init__(self, plan: ClusterPlan) -> None:
         self._plan = plan
-        self._known = {shard.index: _away(shard, None) for shard in plan.shards}
-        self._asked: dict[int, Any] = {}
+        self._watch = Watch(plan.shards, _ask, on_ray.answers)
         self._looks = threading.Condition()
         self._begun = self._done = 0
         self._wanted = threading.Event()
@@ -109,8 +105,7 @@ class ManifestActor:
     async def status(self) -> ClusterStatus:
         """Look at the shards, and tell how they are."""
         await to_thread.run_sync(self._look_now)
-        shards = (self._known[shard.index] for shard in self._plan.shards)
-        return ClusterStatus(config=self._plan.config, shards=tuple(shards))
+        return ClusterStatus(config=self._plan.config, shards=self._watch.known())
 
     def _look_now(self) -> None:
         """Wait for the end of a look that began after this call."""
@@ -124,30 +119,14 @@ class ManifestActor:
             self._wanted.clear()
             with self._looks:
                 self._begun += 1
-            self._look()
+            self._watch.look()
             with self._looks:
                 self._done = self._begun
                 self._looks.notify_all()
             self._wanted.wait(LOOK_SECONDS)
 
-    def _look(self) -> None:
-        for shard in self._plan.shards:
-            if shard.index not in self._asked and (actor := on_ray.find(shard.actor)) is not None:
-                self._asked[shard.index] = actor.status.remote()
-        answers = on_ray.answers(self._asked, LOOK_SECONDS)
-        for shard in self._plan.shards:
-            answer = answers.get(shard.index)
-            if shard.index in answers:
-                del self._asked[shard.index]
-            since = self._known[shard.index].unavailable_since
-            self._known[shard.index] = (
-                answer if isinstance(answer, ShardStatus) else _away(shard, since or time.time(), self._known)
-            )
 
-
-def _away(shard: ShardPlan, since: float | None, known: dict[int, ShardStatus] | None = None) -> ShardStatus:
-    """A shard that does not answer, with what was known of it."""
-    before = (known or {}).get(shard.index)
-    if before is None:
-        return ShardStatus(index=shard.index, directory=shard.directory, pinned_to=shard.node, unavailable_since=since)
-    return attrs.evolve(before, state="unavailable", unavailable_since=since)
+def _ask(shard: ShardPlan) -> Any:
+    """Ask a shard how it is; None if its actor is not there."""
+    actor = on_ray.find(shard.actor)
+    return None if actor is None else actor.status.remote()
