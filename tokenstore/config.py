@@ -73,4 +73,5 @@ class StoreConfig:
     idle_seconds: float = attrs.field(default=IDLE_SECONDS, validator=_positive)
     """Seconds without a message after which a rollout's actor retires."""
     max_open_files: int = attrs.field(default=MAX_OPEN_FILES, validator=_positive_int)
-    """Descriptors kept open between critical sections, over all rollouts."""
+    """Descriptors kept open between critical sections, over all rollouts: two for each that is being written. Where
+    more than eighty are written all the time, more is faster, if the process may open three times as many."""

@@ -15,7 +15,7 @@ import pytest
 from tokenstore.codec import PromptCache
 from tokenstore.errors import DurabilityError
 from tokenstore.journal import logfile, statefile
-from tokenstore.journal.disk import Access, File
+from tokenstore.journal.disk import Access, File, FileStat
 from tokenstore.journal.files import RolloutFiles
 from tokenstore.journal.index import Index
 from tokenstore.journal.journal import Journal
@@ -187,12 +187,12 @@ def recognised_by_inode_and_size(patch: Patch) -> None:
     """A file whose descriptor was given away is taken for the same if its inode number and size are."""
     recognise = LogFile._recognise
 
-    def lax(self: LogFile, file: File) -> None:
-        known, now = self._fingerprint, file.stat()
+    def lax(self: LogFile, file: File, now: FileStat) -> None:
+        known = self._fingerprint
         if known is not None and known.identity == now.identity and known.size <= now.size:
             self._fingerprint = None
         else:
-            recognise(self, file)
+            recognise(self, file, now)
 
     patch.setattr(LogFile, "_recognise", lax)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 
 import pytest
 
@@ -181,6 +182,34 @@ class TestRecognising:
 
         assert disk.take() == []
         assert file.size == 5
+
+    @pytest.mark.parametrize("line", [b"bb", b"", b"b" * 3_000_000], ids=len)
+    def test_a_line_whose_digest_is_known_is_not_read_to_be_let_go(self, line: bytes) -> None:
+        """Who has just written the last line lets the file go without a read, and recognises it by its bytes."""
+        disk = FailingDisk(SimulatedDisk())
+        file = logfile_on(disk)
+        file._root.finish(file.appending(b"a\n" + line + b"\n", hashlib.sha256(line).hexdigest()))
+        disk.fault = Fault(call="read", repeat=True)
+        file.release()
+        disk.fault = None
+
+        assert file.known() == caught_up(disk).known()
+        assert file.refresh()
+
+    def test_a_digest_is_of_its_own_line(self) -> None:
+        """What is known of the last line written is not taken for a later one, nor for that of another file."""
+        disk = SimulatedDisk()
+        file = logfile_on(disk)
+        file._root.finish(file.appending(b"a\n", hashlib.sha256(b"a").hexdigest()))
+        file.append(b"b\n")
+        file.release()
+        assert file.refresh()
+        disk.open_root(ROOT).unlink(NAME)
+        disk.write_file(TOKENS, b"x\n")
+        assert not file.refresh()
+        file.extend(2)
+
+        assert file.known() == caught_up(disk).known()
 
     def test_a_released_file_that_has_grown_is_read_again(self) -> None:
         """Who appended meanwhile may have made it anew with the same last line, so nothing counts as known."""

@@ -11,8 +11,9 @@ import pytest
 from tests.journal.workbench import ROOT, RecordingDisk
 from tokenstore.config import StoreConfig
 from tokenstore.errors import CorruptRolloutError, DurabilityError
+from tokenstore.journal import root as root_module
 from tokenstore.journal.disk import Disk
-from tokenstore.journal.root import Counters, HandleBudget, Root, durable, share_descriptors
+from tokenstore.journal.root import BUSY_SECONDS, Counters, HandleBudget, Root, durable, share_descriptors
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 
 
@@ -135,6 +136,25 @@ class KeptJournal:
         return True
 
 
+class Clock:
+    """Tells a time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still, in place of the machine's."""
+    clock = Clock()
+    monkeypatch.setattr(root_module, "monotonic", clock)
+    return clock
+
+
 class TestHandles:
     """The journals used last keep their descriptors."""
 
@@ -148,24 +168,46 @@ class TestHandles:
         assert budget.total == 10
         assert [journal.taken for journal in journals] == [0, 0]
 
-    def test_the_least_recently_used_goes_first(self) -> None:
+    def test_the_least_recently_used_goes_first(self, clock: Clock) -> None:
         """Above the limit, those that were not used for the longest time are closed, as many as needed."""
         budget = HandleBudget(10)
         first, second, third, big = (KeptJournal(count) for count in (3, 3, 3, 6))
-        for journal in (first, second, third, first, big):
+        for journal in (first, second, third, first):
             budget.keep(journal)
+        clock.now += BUSY_SECONDS
+        budget.keep(big)
 
         assert [journal.taken for journal in (first, second, third, big)] == [0, 1, 1, 0]
         assert budget.total == 9
 
-    def test_a_busy_journal_keeps_its_own(self) -> None:
+    def test_more_than_have_a_place_take_turns_and_most_keep_theirs(self, clock: Clock) -> None:
+        """Where all are used again and again, those that have a place keep it, and one that is left alone loses it."""
+        budget = HandleBudget(6)
+        journals = [KeptJournal(2) for _ in range(4)]
+        for _ in range(5):
+            for journal in journals:
+                journal.open_files = 2
+                budget.keep(journal)
+                clock.now += BUSY_SECONDS / 8
+        assert [journal.taken for journal in journals] == [0, 0, 0, 5]
+        clock.now += BUSY_SECONDS
+        for journal in (journals[1], journals[3]):
+            journal.open_files = 2
+            budget.keep(journal)
+
+        assert [journal.taken for journal in journals] == [1, 0, 0, 5]
+        assert budget.total == 6
+
+    def test_a_busy_journal_keeps_its_own(self, clock: Clock) -> None:
         """A running section is not waited for; what it holds is counted again when it ends."""
         budget = HandleBudget(4)
         busy, other = KeptJournal(3, busy=True), KeptJournal(3)
         budget.keep(busy)
+        clock.now += BUSY_SECONDS
         budget.keep(other)
         assert budget.total == 6
         busy.busy = False
+        clock.now += BUSY_SECONDS
         budget.keep(busy)
 
         assert budget.total == 3

@@ -117,7 +117,8 @@ class Batch:
         files = self._files
         try:
             if self._lines:
-                yield from files.tokens.appending(b"\n".join([*self._lines, b""]))
+                last = self._digests[next(reversed(self._digests))]
+                yield from files.tokens.appending(b"\n".join([*self._lines, b""]), last)
             if self._intents:
                 yield from files.intents.adding(self._intents)
             files.settle()

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tokenstore.errors import DurabilityError
-from tokenstore.journal.disk import Access, File
+from tokenstore.journal.disk import Access, File, FileStat
 from tokenstore.journal.root import Root, durable, let_go
 from tokenstore.journal.syncs import Wish
 
@@ -39,9 +39,17 @@ class Fingerprint(NamedTuple):
     size: int
     start: int
     """Where its last line begins."""
-    last_line: bytes
-    """Its sha256."""
+    last_line: str
+    """Its sha256, without the newline, in hexadecimal."""
     mtime_ns: int
+
+
+class LastLine(NamedTuple):
+    """The line that ends at some offset, as it was written: to recognise it, it need not be read."""
+
+    start: int
+    end: int
+    digest: str
 
 
 def write_all(file: File, offset: int, data: bytes) -> None:
@@ -66,6 +74,7 @@ class LogFile:
         self._file: File | None = None
         self._writable = False
         self._fingerprint: Fingerprint | None = None
+        self._last: LastLine | None = None
         self._synced = 0
         self.named = False
         self._stale = False
@@ -106,9 +115,9 @@ class LogFile:
         if self._file is not None and (self.identity != now.identity or now.size < self.size):
             self._forget()
         if self._file is None:
-            self._recognise(self._open(access))
+            self._recognise(*self._open(access))
 
-    def _open(self, access: Access) -> File:
+    def _open(self, access: Access) -> tuple[File, FileStat]:
         file = self._root.directory.open(self.name, access)
         try:
             now = file.stat()
@@ -117,7 +126,7 @@ class LogFile:
             raise
         self._file, self._writable = file, access != "read"
         self.identity, self.end = now.identity, now.size
-        return file
+        return file, now
 
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes, fewer at the end of the file."""
@@ -162,18 +171,26 @@ class LogFile:
         """
         self._root.finish(self.appending(data))
 
-    def appending(self, data: bytes) -> Iterator[Wish]:
-        """Do as `append` does, in steps."""
+    def appending(self, data: bytes, digest: str = "") -> Iterator[Wish]:
+        """Do as `append` does, in steps.
+
+        Args:
+            data: Whole lines.
+            digest: That of the last line, as a fingerprint has it, where it is known already.
+        """
         file = self._file
         if file is None:
             with durable("opening", self.name):
-                file = self._open("create")
+                file, _ = self._open("create")
         start = self._first_unsynced()
         ticket = self._root.ticket()
         self._write(file, start, data)
         yield from self._syncing(file, start, ticket)
         # If this fails, the lines stay, unknown, and are found by the next section like those of another writer.
         self._settle_name()
+        if digest:
+            begun = self.size + data.rfind(b"\n", 0, -1) + 1
+            self._last = LastLine(begun, self.size + len(data), digest)
         self.size += len(data)
         self.end = self._synced = self.size
         self._stale = False
@@ -211,10 +228,14 @@ class LogFile:
     def _fingerprint_of(self, file: File, size: int) -> Fingerprint | None:
         try:
             now = file.stat()
-            start = self._start_of_last_line(file, size)
-            return Fingerprint(now.identity, size, start, self._digest(file, start, size), now.mtime_ns)
+            last = self._last if self._last and self._last.end == size else self._read_last_line(file, size)
         except OSError:
             return None
+        return Fingerprint(now.identity, size, last.start, last.digest, now.mtime_ns)
+
+    def _read_last_line(self, file: File, end: int) -> LastLine:
+        start = self._start_of_last_line(file, end)
+        return LastLine(start, end, self._digest(file, start, end))
 
     def close(self) -> None:
         """Give the descriptor away for good."""
@@ -226,17 +247,16 @@ class LogFile:
         """Let go of all that was known; the next `refresh` tells, even if this one does not come to its end."""
         self._changed = self._changed or self._file is not None or self._fingerprint is not None
         self.close()
-        self._fingerprint = None
+        self._fingerprint = self._last = None
         self.size = self.end = self._synced = 0
         self.named = self._stale = False
 
-    def _recognise(self, file: File) -> None:
+    def _recognise(self, file: File, now: FileStat) -> None:
         """Notice, with a fresh descriptor, if this is not the file whose descriptor was given away."""
         known = self._fingerprint
         if known is None:
             return
         try:
-            now = file.stat()
             same = known.identity == now.identity and known.mtime_ns == now.mtime_ns and known.size <= now.size
             same = same and self._digest(file, known.start, known.size) == known.last_line
         except OSError:
@@ -245,16 +265,17 @@ class LogFile:
         self._fingerprint = None
         if not same:
             self._changed = True
+            self._last = None
             self.named = self._stale = False
             self.size = self._synced = 0
 
-    def _digest(self, file: File, offset: int, end: int) -> bytes:
-        """sha256 of some bytes."""
+    def _digest(self, file: File, offset: int, end: int) -> str:
+        """sha256 of a line, without its newline."""
         digest = hashlib.sha256()
         while offset < end and (part := file.read(offset, min(CHUNK, end - offset))):
-            digest.update(part)
             offset += len(part)
-        return digest.digest()
+            digest.update(part.removesuffix(b"\n"))
+        return digest.hexdigest()
 
     def _start_of_last_line(self, file: File, end: int) -> int:
         """Search backwards for the newline before the last line."""

@@ -12,7 +12,8 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from time import monotonic
+from typing import NamedTuple, Protocol
 
 from tokenstore.codec import PromptCache
 from tokenstore.config import StoreConfig
@@ -100,16 +101,30 @@ class Holder(Protocol):
         ...
 
 
+BUSY_SECONDS = 1.0
+"""A journal used less than so long ago is in use: whoever puts in turns with many others comes again within that."""
+
+
+class Kept(NamedTuple):
+    """What one journal keeps."""
+
+    files: int
+    used: float
+    """When, by the monotonic clock."""
+
+
 class HandleBudget:
     """Keeps the descriptors of the journals used last, least recently used out first.
 
-    A running critical section never waits for a place: what it has open is counted when it ends.
+    1. A running critical section never waits for a place: what it has open is counted when it ends.
+    2. If all others are in use, the one used now keeps none. More rollouts than have a place, that put in turns, would
+       else each find that the others have just taken theirs, and nobody would find any.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._total = 0
-        self._kept: OrderedDict[Holder, int] = OrderedDict()
+        self._kept: OrderedDict[Holder, Kept] = OrderedDict()
         self._guard = threading.Lock()
 
     @property
@@ -121,19 +136,20 @@ class HandleBudget:
         """Note what a journal keeps, as the one used last, and close others' if that is too much."""
         with self._guard:
             self._note(holder, holder.open_files)
-            victims = self._excess()
+            victims = self._excess(holder)
         for victim in victims:
             if not victim.try_release():
                 with self._guard:
                     self._note(victim, victim.open_files)
 
-    def _excess(self) -> list[Holder]:
-        """Take out the holders used least recently until the rest is within the limit."""
+    def _excess(self, latest: Holder) -> list[Holder]:
+        """Take out holders until the rest is within the limit."""
         victims = []
         while self._total > self._limit:
-            victim = next(iter(self._kept))
-            self._note(victim, 0)
-            victims.append(victim)
+            oldest, kept = next(iter(self._kept.items()))
+            in_use = monotonic() - kept.used < BUSY_SECONDS and latest in self._kept
+            victims.append(latest if in_use else oldest)
+            self._note(victims[-1], 0)
         return victims
 
     def forget(self, holder: Holder) -> None:
@@ -142,9 +158,10 @@ class HandleBudget:
             self._note(holder, 0)
 
     def _note(self, holder: Holder, count: int) -> None:
-        self._total += count - self._kept.pop(holder, 0)
+        before = self._kept.pop(holder, None)
+        self._total += count - (before.files if before else 0)
         if count:
-            self._kept[holder] = count
+            self._kept[holder] = Kept(count, monotonic())
 
 
 def _fulfilled(wish: Wish) -> Iterator[Wish]:
