@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from array import array
 from typing import Any
@@ -16,20 +15,7 @@ from tokenstore.codec.checks import MAX_NESTING, SLICE
 from tokenstore.errors import InvalidEntryError
 from tokenstore.testing import first_difference
 
-IDS = ("prompt_token_ids", "generation_token_ids")
 JSON_FIELDS = ("output_items", "extra", "routed_experts")
-
-
-class Token(enum.IntEnum):
-    """Stands in for ids that are an int by another name."""
-
-    EOS = 7
-
-
-def with_ids(field: str, ids: Any) -> Any:
-    """Make an entry with these ids in a field."""
-    log_probs = [0.0] * len(ids)
-    return entry(**{field: ids}, **({"generation_log_probs": log_probs} if field == IDS[1] else {}))
 
 
 def with_json(field: str, value: Any) -> Any:
@@ -44,58 +30,6 @@ def refusal_of(value: Any) -> InvalidEntryError:
         check_entry(value)
     assert refusal.value.model_call_id == "c0"
     return refusal.value
-
-
-class TestIds:
-    """Token ids are ints in 0 .. 2**32 - 1."""
-
-    @pytest.mark.parametrize("field", IDS)
-    @pytest.mark.parametrize("position", [0, 1, SLICE - 1, SLICE, 2 * SLICE + 5])
-    @pytest.mark.parametrize(
-        ("bad", "problem"),
-        [
-            (True, "holds a value of type bool, ids are ints"),
-            (None, "holds a value of type NoneType, ids are ints"),
-            ("7", "holds a value of type str, ids are ints"),
-            (1.0, "holds a value of type float, ids are ints"),
-            (1.9, "holds a value of type float, ids are ints"),
-            (b"7", "holds a value of type bytes, ids are ints"),
-            ([7], "holds a value of type list, ids are ints"),
-            (-1, "is outside 0 .. 2**32 - 1"),
-            (2**32, "is outside 0 .. 2**32 - 1"),
-            (2**40, "is outside 0 .. 2**32 - 1"),
-            (10**400, "is outside 0 .. 2**32 - 1"),
-        ],
-    )
-    def test_other_values_are_refused(self, field: str, position: int, bad: Any, problem: str) -> None:
-        """An id that is no int, or out of range, is refused with its field and its position, in any slice."""
-        error = refusal_of(with_ids(field, [*range(position), bad, 1, True]))
-
-        assert (error.field, error.problem.split(";")[0]) == (field, f"position {position} {problem}")
-
-    @pytest.mark.parametrize("field", IDS)
-    def test_the_whole_range_is_taken(self, field: str) -> None:
-        """Both ends of the range, and everything in any slice, are taken."""
-        ids = [0, 2**32 - 1, *range(2 * SLICE), 2**31]
-
-        stored = decode_line(line_of(with_ids(field, ids)), "r")
-
-        assert getattr(stored.entry, field) == ids
-
-    def test_arrays_of_numbers_are_numbers(self) -> None:
-        """Bools that an array has turned into numbers are numbers; a list of bools is refused."""
-        check_entry(with_ids(IDS[0], array("I", [True, False])))
-
-        assert "type bool" in refusal_of(with_ids(IDS[0], [True, False])).problem
-
-    def test_negative_numbers_of_an_array_are_refused(self) -> None:
-        """An array of a wider type is looked at like a list."""
-        assert "position 1 is outside" in refusal_of(with_ids(IDS[0], array("q", [0, -1]))).problem
-        assert "position 1 is outside" in refusal_of(with_ids(IDS[1], np.array([0, 2**32]))).problem
-
-    def test_named_ints_are_ints(self) -> None:
-        """An int by another name is stored as the number."""
-        assert decode_line(line_of(entry(prompt_token_ids=[Token.EOS])), "r").entry.prompt_token_ids == [7]
 
 
 class TestLogProbs:

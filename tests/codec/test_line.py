@@ -132,7 +132,7 @@ class TestReading:
 
         assert stored.entry == entry(prompt_token_ids=[7, 8])
         assert stored.base == PromptBase("b", 300, base.crc32)
-        assert stored.own_ids == known_prompt("", [7, 8, 4, 5]).ids
+        assert stored.own_ids == known_prompt("", [7, 8, 4, 5]).prompt
         assert stored.with_prompt([1]) == entry(prompt_token_ids=[1])
         assert inspect_line(line, "r") == LineHead("c0", "b")
 

@@ -6,8 +6,6 @@ Messages name the field, the position and the kind of the value, never text or t
 from __future__ import annotations
 
 import math
-import operator
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -18,41 +16,14 @@ from tokenstore.records import TokenEntry
 
 SLICE = 8192
 """Numbers handled in one go: under half a millisecond in which no other thread gets the interpreter."""
-PACKED_SLICE = 32 * SLICE
-"""Ids packed in one go: two milliseconds. Another thread gets the interpreter after five, if it has to ask for it."""
 MAX_NESTING = 512
 """Levels of lists and objects in one JSON value; ujson reads 1,024."""
-_LARGEST_ID = 2**32 - 1
 
 
 def slices(values: Sequence[Any], size: int = SLICE) -> Iterator[Sequence[Any]]:
     """Cut a sequence into slices of so many elements."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
-
-
-def token_array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
-    """Check token ids and pack them, 4 bytes an id.
-
-    Raises:
-        InvalidEntryError: An id is not an int in 0 .. 2**32 - 1; the message has its position.
-    """
-    if len(ids) <= PACKED_SLICE:
-        return _pack(ids, 0, field, call_id)
-    packed = array("I")
-    for given in slices(ids, PACKED_SLICE):
-        packed.extend(_pack(given, len(packed), field, call_id))
-    return packed
-
-
-def _pack(ids: Sequence[int], position: int, field: str, call_id: str) -> array[int]:
-    try:
-        packed = array("I", ids)
-    except (TypeError, OverflowError):
-        packed = array("I")
-    if len(packed) < len(ids) or _holds_bools(ids, packed.tobytes()):
-        packed = array("I", [_plain_id(value, position + at, field, call_id) for at, value in enumerate(ids)])
-    return packed
 
 
 _FLOAT = frozenset({float})
@@ -72,7 +43,7 @@ def finite_floats(values: Sequence[float], field: str, call_id: str) -> list[flo
         # A sum is finite only if all are, at the speed of C; one that is not may be of finite values all the same.
         if not math.isfinite(sum(part)) and not all(map(math.isfinite, part)):
             at = next(at for at, value in enumerate(part) if not math.isfinite(value))
-            _refuse(field, f"position {len(floats) + at} holds {part[at]}, it must be finite", call_id)
+            refuse(field, f"position {len(floats) + at} holds {part[at]}, it must be finite", call_id)
         floats.extend(part)
     return floats
 
@@ -90,7 +61,7 @@ def check_json(value: Any, field: str, call_id: str) -> None:
     while waiting:
         node, depth = waiting.pop()
         if depth > MAX_NESTING:
-            _refuse(field, f"is nested deeper than {MAX_NESTING} levels", call_id)
+            refuse(field, f"is nested deeper than {MAX_NESTING} levels", call_id)
         if isinstance(node, dict):
             _check_keys(node, field, call_id)
             node = node.values()
@@ -114,7 +85,7 @@ def _check_keys(node: dict[Any, Any], field: str, call_id: str) -> None:
             return
     for key in node:
         if not isinstance(key, str):
-            _refuse(field, f"holds an object key of type {type(key).__name__}, keys are strings", call_id)
+            refuse(field, f"holds an object key of type {type(key).__name__}, keys are strings", call_id)
         _check_scalar(key, field, call_id)
 
 
@@ -124,16 +95,16 @@ def _check_scalar(value: object, field: str, call_id: str) -> None:
             _check_unicode(value, field, call_id)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            _refuse(field, f"holds {value}, which is not JSON", call_id)
+            refuse(field, f"holds {value}, which is not JSON", call_id)
     elif value is not None and not isinstance(value, int):
-        _refuse(field, f"holds a value of type {type(value).__name__}, which is not JSON; convert it first", call_id)
+        refuse(field, f"holds a value of type {type(value).__name__}, which is not JSON; convert it first", call_id)
 
 
 def _check_unicode(text: str, field: str, call_id: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        _refuse(field, f"holds a lone surrogate at position {error.start} of a string, which is no UTF-8", call_id)
+        refuse(field, f"holds a lone surrogate at position {error.start} of a string, which is no UTF-8", call_id)
 
 
 def check_text(value: str | None, field: str, call_id: str) -> None:
@@ -143,7 +114,7 @@ def check_text(value: str | None, field: str, call_id: str) -> None:
         InvalidEntryError: It is neither a string that UTF-8 can carry nor None.
     """
     if value is not None and not isinstance(value, str):
-        _refuse(field, f"is of type {type(value).__name__}, it must be a string or None", call_id)
+        refuse(field, f"is of type {type(value).__name__}, it must be a string or None", call_id)
     check_json(value, field, call_id)
 
 
@@ -182,41 +153,7 @@ def _check_writable(field: str, value: Any, call_id: str) -> None:
     try:
         dumps(value)
     except (ValueError, OverflowError, TypeError) as error:
-        _refuse(field, f"cannot be written as JSON ({error})", call_id)
-
-
-_LOOKS = 32
-"""Places looked at one by one; where there are more, the types of all are looked at instead."""
-_FALSE, _TRUE = array("I", [False]).tobytes(), array("I", [True]).tobytes()
-
-
-def _holds_bools(ids: Sequence[int], packed: bytes) -> bool:
-    """Whether some id is a bool, of which array() makes 0 or 1: looked for in the bytes, at the speed of C."""
-    for wanted in (_FALSE, _TRUE):
-        at = packed.find(wanted)
-        for _ in range(_LOOKS):
-            if at < 0:
-                break
-            if at % len(wanted) == 0 and isinstance(ids[at // len(wanted)], bool):
-                return True
-            at = packed.find(wanted, at + 1)
-        else:
-            return bool in set(map(type, ids))
-    return False
-
-
-def _plain_id(value: object, position: int, field: str, call_id: str) -> int:
-    """One id, looked at by itself; whatever counts as an integer does, but for bools."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None:
-        problem = f"position {position} holds a value of type {type(value).__name__}, ids are ints; {_TOLIST}"
-        _refuse(field, problem, call_id)
-    if not 0 <= number <= _LARGEST_ID:
-        _refuse(field, f"position {position} is outside 0 .. 2**32 - 1", call_id)
-    return number
+        refuse(field, f"cannot be written as JSON ({error})", call_id)
 
 
 def _plain_float(value: object, position: int, field: str, call_id: str) -> float:
@@ -224,13 +161,19 @@ def _plain_float(value: object, position: int, field: str, call_id: str) -> floa
         try:
             return float(value)
         except OverflowError:
-            _refuse(field, f"position {position} holds an integer beyond the range of a double", call_id)
+            refuse(field, f"position {position} holds an integer beyond the range of a double", call_id)
     what = "None" if value is None else f"a value of type {type(value).__name__}"
-    return _refuse(field, f"position {position} holds {what}, it must be a finite number; {_TOLIST}", call_id)
+    return refuse(field, f"position {position} holds {what}, it must be a finite number; {TOLIST}", call_id)
 
 
-_TOLIST = "a tensor's .tolist() gives plain numbers"
+TOLIST = "a tensor's .tolist() gives plain numbers"
+"""What to do about numbers of another library."""
 
 
-def _refuse(field: str, problem: str, call_id: str) -> NoReturn:
+def refuse(field: str, problem: str, call_id: str) -> NoReturn:
+    """Say that an entry is not accepted.
+
+    Raises:
+        InvalidEntryError: Always.
+    """
     raise InvalidEntryError(field, problem, model_call_id=call_id) from None

@@ -17,9 +17,10 @@ from typing import Any
 
 import attrs
 
-from tokenstore.codec.checks import SLICE, check_json_fields, encode_members, finite_floats, slices, token_array
-from tokenstore.codec.content import content_digest, from_little_endian, little_endian
+from tokenstore.codec.checks import SLICE, check_json_fields, encode_members, finite_floats, slices
+from tokenstore.codec.content import content_digest, from_little_endian
 from tokenstore.codec.line import decode_line
+from tokenstore.codec.packing import ID_BYTES, joined, pack_ids
 from tokenstore.codec.plain import dumps, encode_entry
 from tokenstore.codec.prompts import KnownPrompt
 from tokenstore.errors import InvalidEntryError
@@ -31,29 +32,32 @@ _ARRAYS = ("generation_log_probs", "generation_token_ids", "routed_experts")
 
 
 class Draft:
-    """An entry checked and encoded all but its prompt, which waits until a base can be chosen under the lock."""
+    """An entry checked and encoded all but its prompt, which waits until a base can be chosen under the lock.
 
-    def __init__(self, entry: TokenEntry, max_entry_bytes: int) -> None:
+    Args:
+        entry: The entry.
+        max_entry_bytes: Longest line that is allowed, in bytes.
+        known: Calls that its prompt may begin with, the longest first: what is known of them is not looked for again.
+    """
+
+    def __init__(self, entry: TokenEntry, max_entry_bytes: int, known: Iterable[KnownPrompt] = ()) -> None:
         call_id = entry.model_call_id
         check_json_fields(entry)
         self.rollout_id = entry.rollout_id
         self.model_call_id = call_id
         self.max_entry_bytes = max_entry_bytes
         self._entry: TokenEntry | None = entry
-        self._ids = token_array(entry.prompt_token_ids, "prompt_token_ids", call_id)
-        generation = token_array(entry.generation_token_ids, "generation_token_ids", call_id)
+        prompt = pack_ids(entry.prompt_token_ids, "prompt_token_ids", call_id, known)
+        generation = pack_ids(entry.generation_token_ids, "generation_token_ids", call_id)
         log_probs = finite_floats(entry.generation_log_probs, "generation_log_probs", call_id)
-        self.prompt = little_endian(self._ids)
-        self.generation = little_endian(generation)
-        self._members = self._encode(entry, generation.tolist(), log_probs)
+        self.prompt, self.generation = prompt.ids, generation.ids
+        self.small = joined(prompt, generation)
+        self._members = self._encode(entry, from_little_endian(self.generation).tolist(), log_probs)
         self._content: bytes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: the packed prompt and the encoded rest, without the entry itself."""
-        return {**self.__dict__, "_entry": None, "_ids": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _ids=from_little_endian(state["prompt"]))
+        return {**self.__dict__, "_entry": None}
 
     @property
     def size(self) -> int:
@@ -103,11 +107,12 @@ class Draft:
 
     def _written(self, base: KnownPrompt | None, *, checksum: bool) -> bytes:
         members = dict(self._members)
+        rest = from_little_endian(self.prompt[base.length * ID_BYTES if base else 0 :])
         if base is None:
-            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(self._ids))
+            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(rest))
         else:
             members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
-            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(self._ids[base.length :]))
+            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(rest))
         body = b"{" + b",".join([members[name] for name in sorted(members)])
         return body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
 
@@ -116,8 +121,15 @@ class Draft:
         return decode_line(self._written(None, checksum=True), self.rollout_id).entry
 
 
-def prepare(entry: TokenEntry | Draft, *, max_entry_bytes: int = sys.maxsize) -> Draft:
+def prepare(
+    entry: TokenEntry | Draft, *, max_entry_bytes: int = sys.maxsize, known: Iterable[KnownPrompt] = ()
+) -> Draft:
     """Check an entry's elements and encode all but its prompt; of a draft only the limit is left to be set.
+
+    Args:
+        entry: Either.
+        max_entry_bytes: Longest line that is allowed, in bytes.
+        known: As a draft takes them.
 
     Raises:
         InvalidEntryError: Something is refused; the message names the field and the position.
@@ -125,7 +137,7 @@ def prepare(entry: TokenEntry | Draft, *, max_entry_bytes: int = sys.maxsize) ->
     if isinstance(entry, Draft):
         entry.max_entry_bytes = max_entry_bytes
         return entry
-    return Draft(entry, max_entry_bytes)
+    return Draft(entry, max_entry_bytes, known)
 
 
 def check_entry(entry: TokenEntry, *, max_entry_bytes: int = sys.maxsize) -> None:

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tokenstore.codec.checks import SLICE, check_json_fields, finite_floats, token_array
+from tokenstore.codec.checks import SLICE, check_json_fields, finite_floats
 from tokenstore.codec.content import little_endian
+from tokenstore.codec.packing import pack_ids
 from tokenstore.codec.plain import decode_entry, loads, loads_vouched
 from tokenstore.codec.prompts import PromptBase
 from tokenstore.errors import InvalidEntryError, InvalidRolloutIdError
@@ -222,8 +223,8 @@ def _structure(value: dict[str, Any], *, vouched: bool) -> StoredLine:
     line = StoredLine(decode_entry(value), base)
     # Also of a line with a right checksum: whoever wrote it may have let ujson pass a NaN or half a surrogate pair.
     check_json_fields(line.entry)
-    token_array(line.entry.prompt_token_ids, "prompt_token_ids", line.entry.model_call_id)
-    token_array(line.entry.generation_token_ids, "generation_token_ids", line.entry.model_call_id)
+    pack_ids(line.entry.prompt_token_ids, "prompt_token_ids", line.entry.model_call_id)
+    pack_ids(line.entry.generation_token_ids, "generation_token_ids", line.entry.model_call_id)
     log_probs = finite_floats(line.entry.generation_log_probs, "generation_log_probs", line.entry.model_call_id)
     line.entry.generation_log_probs[:] = log_probs
     return line

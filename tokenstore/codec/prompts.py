@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+from tokenstore.codec.packing import ID_BYTES, Places
 from tokenstore.errors import InvalidEntryError
 from tokenstore.records import TokenEntry
 
@@ -28,7 +29,6 @@ CACHE_BYTES = 128 * 1024 * 1024
 """Packed ids kept over a whole store: the latest context of 256 agents at 131,072 ids each."""
 CALLS_A_ROLLOUT = 4
 """Calls kept of one rollout: the last one and room for a fork or two."""
-_ID_BYTES = 4
 
 
 @attrs.frozen
@@ -57,16 +57,28 @@ class PromptBase:
 
 @attrs.frozen
 class KnownPrompt:
-    """The packed ids of a call, prompt and generation, that a later prompt may begin with."""
+    """The packed ids of a call, that a later prompt may begin with: its own prompt, then what was generated."""
 
     model_call_id: str
-    ids: bytes
+    prompt: bytes
     crc32: int
+    generation: bytes = b""
+    small: Places = None
+    """Where they are 0 or 1."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes these are."""
+        return len(self.prompt) + len(self.generation)
 
     @property
     def length(self) -> int:
         """How many ids these are."""
-        return len(self.ids) // _ID_BYTES
+        return self.size // ID_BYTES
+
+    def begins(self, packed: bytes) -> bool:
+        """Whether packed ids begin with these."""
+        return packed.startswith(self.prompt) and packed.startswith(self.generation, len(self.prompt))
 
     def as_base(self) -> PromptBase:
         """What a line says of it."""
@@ -86,12 +98,10 @@ class PromptCache:
 
     def find(self, rollout_id: str, prompt: bytes) -> KnownPrompt | None:
         """The longest known call that the packed prompt begins with, if it is long enough to be worth naming."""
-        fitting = self.fitting(rollout_id, prompt)
-        if not fitting:
-            return None
-        found = max(fitting, key=lambda call: call.length)
-        with self._guard:
-            self._use(rollout_id, found.model_call_id)
+        found = next(self.fitting(rollout_id, prompt), None)
+        if found is not None:
+            with self._guard:
+                self._use(rollout_id, found.model_call_id)
         return found
 
     def _use(self, rollout_id: str, call_id: str) -> None:
@@ -101,25 +111,36 @@ class PromptCache:
             calls = self._rollouts[rollout_id]
             calls.append(calls.pop(calls.index(call_id)))
 
-    def fitting(self, rollout_id: str, prompt: bytes) -> list[KnownPrompt]:
+    def fitting(self, rollout_id: str, prompt: bytes) -> Iterator[KnownPrompt]:
         """The known calls that the packed prompt begins with and that are long enough to be worth naming."""
+        known = self.known(rollout_id)
+        return (call for call in known if call.length >= MIN_SHARED and call.begins(prompt))
+
+    def known(self, rollout_id: str) -> list[KnownPrompt]:
+        """The last calls of a rollout, the longest first."""
         with self._guard:
             known = [self._calls[rollout_id, call_id] for call_id in self._rollouts.get(rollout_id, ())]
-        return [call for call in known if call.length >= MIN_SHARED and prompt.startswith(call.ids)]
+        return sorted(known, key=lambda call: call.size, reverse=True)
 
     def remember(
-        self, rollout_id: str, call_id: str, prompt: bytes, generation: bytes, base: KnownPrompt | None
+        self,
+        rollout_id: str,
+        call_id: str,
+        prompt: bytes,
+        generation: bytes,
+        base: KnownPrompt | None,
+        *,
+        small: Places = None,
     ) -> None:
         """Keep a call that is surely in the file, or will be before any line that names it."""
-        ids = prompt + generation
-        start = len(base.ids) if base else 0
-        crc32 = zlib.crc32(memoryview(ids)[start:], base.crc32 if base else 0)
+        crc32 = zlib.crc32(memoryview(prompt)[base.size :], base.crc32) if base else zlib.crc32(prompt)
+        call = KnownPrompt(call_id, prompt, zlib.crc32(generation, crc32), generation, small)
         with self._guard:
             if (rollout_id, call_id) in self._calls:
                 self._remove(rollout_id, call_id)
             self._rollouts.setdefault(rollout_id, []).append(call_id)
-            self._calls[rollout_id, call_id] = KnownPrompt(call_id, ids, crc32)
-            self._bytes += len(ids)
+            self._calls[rollout_id, call_id] = call
+            self._bytes += call.size
             if len(self._rollouts[rollout_id]) > CALLS_A_ROLLOUT:
                 self._remove(rollout_id, self._rollouts[rollout_id][0])
             while self._bytes > self._max_bytes:
@@ -142,7 +163,7 @@ class PromptCache:
         return self._left.get(rollout_id)
 
     def _remove(self, rollout_id: str, call_id: str) -> None:
-        self._bytes -= len(self._calls.pop((rollout_id, call_id)).ids)
+        self._bytes -= self._calls.pop((rollout_id, call_id)).size
         self._rollouts[rollout_id].remove(call_id)
         if not self._rollouts[rollout_id]:
             del self._rollouts[rollout_id]
@@ -192,7 +213,7 @@ class PromptReader:
 
     def _note(self, line: StoredLine, offset: int, base: _Seen | None) -> _Seen:
         own = line.own_ids
-        length = len(own) // _ID_BYTES + (base.length if base else 0)
+        length = len(own) // ID_BYTES + (base.length if base else 0)
         seen = _Seen(offset, length, zlib.crc32(own, base.crc32 if base else 0), base)
         self._seen.setdefault(line.entry.model_call_id, []).append(seen)
         return seen

@@ -69,7 +69,7 @@ class Batch:
         A retry mostly gives the very line that is there; then nothing has to be read to tell.
         """
         digest = self._files.index.calls[call_id]
-        bases = self._files.root.prompts.fitting(self._files.rollout_id, draft.prompt) if self._shared else []
+        bases = self._files.root.prompts.fitting(self._files.rollout_id, draft.prompt) if self._shared else ()
         for base in (*bases, None):
             with suppress(InvalidEntryError):
                 if hashlib.sha256(draft.line(base, checksum=self._shared)).hexdigest() == digest:
@@ -106,7 +106,7 @@ class Batch:
         self._lines.append(line)
         self._digests[call_id] = hashlib.sha256(line).hexdigest()
         if self._shared:
-            prompts.remember(rollout_id, call_id, draft.prompt, draft.generation, base)
+            prompts.remember(rollout_id, call_id, draft.prompt, draft.generation, base, small=draft.small)
 
     def writing(self) -> Iterator[Wish]:
         """Make the batch durable, in steps, and everything that its no-ops rest on; then mark the conflicts.

@@ -60,8 +60,9 @@ class Journal(Removing):
         Raises:
             DurabilityError: The disk failed; no request without an error of its own may be acknowledged.
         """
+        known = self._root.prompts.known(self.rollout_id)
         for request in requests:
-            request.prepare(self._root.config.max_entry_bytes)
+            request.prepare(self._root.config.max_entry_bytes, known)
         waiting = [request for request in requests if request.error is None]
         if not waiting:
             return

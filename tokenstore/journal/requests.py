@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
-from tokenstore.codec import Draft, prepare
+from tokenstore.codec import Draft, KnownPrompt, prepare
 from tokenstore.errors import TokenStoreError
 from tokenstore.records import TokenEntry
 
@@ -20,11 +22,11 @@ class Put:
     error: TokenStoreError | None = None
     """Why this entry alone was refused; None when it is durable."""
 
-    def prepare(self, max_entry_bytes: int) -> None:
+    def prepare(self, max_entry_bytes: int, known: Sequence[KnownPrompt]) -> None:
         """Check and encode the entry, or note why it is refused."""
         if self.draft is None and self.error is None:
             try:
-                self.draft = prepare(self.entry, max_entry_bytes=max_entry_bytes)
+                self.draft = prepare(self.entry, max_entry_bytes=max_entry_bytes, known=known)
             except TokenStoreError as error:
                 self.error = error
 
@@ -37,7 +39,7 @@ class Begin:
     error: TokenStoreError | None = None
     """Why this call alone was refused; None when its intent is durable."""
 
-    def prepare(self, max_entry_bytes: int) -> None:
+    def prepare(self, max_entry_bytes: int, known: Sequence[KnownPrompt]) -> None:
         """Nothing to prepare."""
 
 
