@@ -11,6 +11,9 @@ import pytest
 from tests.samples import entry
 from tokenstore import InvalidEntryError, TokenEntry
 from tokenstore.codec import Draft, PromptCache, content_digest, decode_line, dumps, loads, prepare
+from tokenstore.codec import draft as draft_module
+from tokenstore.codec.checks import SLICE
+from tokenstore.codec.draft import GAP_SECONDS
 from tokenstore.testing import SHAPES, shaped_rollout
 
 
@@ -95,3 +98,13 @@ def test_what_cannot_be_written_in_slices_is_named() -> None:
     """A number too long for JSON readers, deep in a long array, is refused by the name of its field."""
     with pytest.raises(InvalidEntryError, match="routed_experts"):
         prepare(entry(routed_experts=[[1, 2]] * 9000 + [[10**5000, 2]]))
+
+
+@pytest.mark.parametrize(("ids", "gaps"), [(SLICE, 0), (SLICE + 1, 2), (5 * SLICE, 5)])
+def test_a_long_array_is_encoded_with_gaps(ids: int, gaps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each slice of a long prompt others get the interpreter; an ordinary one is encoded in one go."""
+    slept: list[float] = []
+    monkeypatch.setattr(draft_module, "sleep", slept.append)
+    prepare(entry(prompt_token_ids=[7] * ids)).line(checksum=True)
+
+    assert slept == [GAP_SECONDS] * gaps
