@@ -51,6 +51,10 @@ class Held:
         given = outcomes or [Value(operation.arguments[0]) for operation in self.operations]
         self._done(pack([encode_outcome(outcome) for outcome in given]))
 
+    def give(self, answer: bytes) -> None:
+        """Give these bytes."""
+        self._done(answer)
+
     def fail(self, error: Exception) -> None:
         """Give no answer."""
         self._done(error)
@@ -307,6 +311,61 @@ async def test_a_lost_ticket_is_asked_for_anew(lost: bytes | Exception) -> None:
         await asker.ask("r")
         transport.calls.popleft().answer(Later("t0"))
         transport.waits.popleft()[1](lost)
+        await answer_all(transport)
+
+    assert asker.outcomes == {"r": "r"}
+
+
+async def test_what_is_asked_twice_under_one_ticket_is_nobody_elses() -> None:
+    """A ticket that Ray asks for twice gives what the first answer left over, which is not taken for the whole."""
+    transport = HeldTransport()
+    async with anyio.create_task_group() as tasks:
+        asker = Asker(transport, tasks)
+        for key in range(CALLS + 3):
+            await asker.ask(key)
+        for _ in range(CALLS):
+            transport.calls.popleft().answer()
+        transport.calls.popleft().answer(Later("t"), Later("t"), Later("t"))
+        transport.waits.popleft()[1](pack([encode_outcome(Value("second")), encode_outcome(Value("third"))]))
+        await anyio.wait_all_tasks_blocked()
+        again = [operation.arguments[0] for operation in transport.calls[0].operations]
+        await answer_all(transport)
+
+    assert again == [CALLS, CALLS + 1, CALLS + 2]
+    assert [asker.outcomes[key] for key in again] == again
+
+
+async def test_an_answer_that_cannot_be_read_is_told() -> None:
+    """Bytes that are no answer are an error for each who asked, and their bytes are free again."""
+    transport = HeldTransport()
+    async with anyio.create_task_group() as tasks:
+        asker = Asker(transport, tasks)
+        for key, answer in (("a", b"garbage"), ("b", pack([b"garbage"]))):
+            await asker.ask(key)
+            transport.calls.popleft().give(answer)
+
+    for error in asker.outcomes.values():
+        assert isinstance(error, TokenStoreError)
+        assert "cannot be read, so the outcome is unknown" in str(error)
+    assert asker.channel._allowance.taken == 0
+
+
+class NoTickets(HeldTransport):
+    """Loses its connection before a ticket is asked for."""
+
+    def wait(self, *_: object) -> None:
+        """Fail."""
+        raise RuntimeError("not connected")
+
+
+async def test_a_ticket_that_cannot_be_asked_for_is_lost() -> None:
+    """Where the way breaks before a ticket was asked for, the operation is sent again."""
+    transport = NoTickets()
+    async with anyio.create_task_group() as tasks:
+        asker = Asker(transport, tasks)
+        await asker.ask("r")
+        transport.calls.popleft().answer(Later("t0"))
+        await anyio.wait_all_tasks_blocked()
         await answer_all(transport)
 
     assert asker.outcomes == {"r": "r"}

@@ -87,7 +87,9 @@ def test_overtaken_between_lock_and_look(directory: Directory) -> None:
     assert second.try_lock()
 
 
-@pytest.mark.parametrize("text", [b"", b"\0\0\0\0", b"{}", b"[1]"])
+@pytest.mark.parametrize(
+    "text", [b"", b"\0\0\0\0", b"{}", b"[1]", b'{"epoch":null,"node":"","pid":1,"since":0,"word":"w"}']
+)
 def test_a_claim_that_is_none_counts_for_nobody(text: bytes, directory: Directory, tmp_path: Path) -> None:
     """A torn claim is nobody's: who held it loses it, and the next one makes another."""
     claim = Claim(directory, "a")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.cluster.given import config, shard_plan
@@ -14,7 +16,7 @@ from tests.cluster.test_channel import HeldTransport
 from tests.samples import entry
 from tokenstore import RemovalError, StoreClosedError, StoreStatistics, TokenCaptureStore, TokenSink, TokenSource
 from tokenstore.cluster import streams
-from tokenstore.cluster.channel import Channel
+from tokenstore.cluster.channel import BrokenError, Channel, Done
 from tokenstore.cluster.client import ClusterStore, ShardClient
 from tokenstore.cluster.config import ClusterPlan, plan_of
 from tokenstore.cluster.deploying import direct
@@ -22,6 +24,7 @@ from tokenstore.cluster.identity import identify
 from tokenstore.cluster.placement import shard_of
 from tokenstore.cluster.remote import IDS_ON_LOOP, RemoteShard
 from tokenstore.cluster.totals import added_up
+from tokenstore.cluster.wire import Failure
 from tokenstore.distribution import Distribution
 from tokenstore.errors import ClusterMismatchError, ShardUnavailableError
 from tokenstore.journal.disk import OsDisk
@@ -102,6 +105,27 @@ async def test_a_shard_that_is_away_does_not_stop_a_removal(tmp_path: Path) -> N
     assert {type(cause) for cause in caught.value.causes.values()} == {ShardUnavailableError}
 
 
+async def test_whatever_fails_in_a_shard_does_not_stop_a_removal(tmp_path: Path) -> None:
+    """An error that is none of ours is the cause of the ids of that shard, and the other shards' are removed."""
+    async with cluster(tmp_path) as there:
+        failing = HeldTransport()
+        store = ClusterStore(Replaced(there, {0: RemoteShard(Channel("runs", 0, failing, deadline=30.0))}))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail_next, failing, MemoryError("full"))
+            with pytest.raises(RemovalError) as caught:
+                await store.delete(IDS)
+
+    assert {type(cause) for cause in caught.value.causes.values()} == {MemoryError}
+    assert len(caught.value.causes) + len(caught.value.payload["absent"]) == len(IDS)
+
+
+async def fail_next(transport: HeldTransport, error: Exception) -> None:
+    """Answer the next call with an error."""
+    while not transport.calls:
+        await anyio.wait_all_tasks_blocked()
+    transport.calls.popleft().answer(Failure(error))
+
+
 class Replaced:
     """A link with some of its shards replaced."""
 
@@ -170,6 +194,41 @@ async def test_a_snapshot_is_begun_anew_when_its_shard_restarts(
     assert again == first
 
 
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_freeze_that_began_is_not_told_as_not_done(
+    away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the first part of a snapshot came the rollout is frozen, and no error says that nothing was done."""
+    monkeypatch.setattr(streams, "PART_BYTES", 500)
+    async with cluster(tmp_path, shards=1) as there:
+        store = there.client()
+        await store.put(entry(prompt_token_ids=list(range(3000))))
+        [shard], [transport] = await store._all(), there.transports
+        assert isinstance(shard, RemoteShard)
+        shard._channel.deadline = 0.2
+
+        def more(_: str, __: int, done: Done) -> None:
+            transport.ready = not away
+            if away:
+                done(BrokenError("gone"))
+
+        monkeypatch.setattr(transport, "more", more)
+        with pytest.raises(ShardUnavailableError) as freezing:
+            await store.freeze("r")
+
+    assert freezing.value.outcome_unknown
+
+
+async def test_a_mark_is_never_refused_because_of_its_call(tmp_path: Path) -> None:
+    """A call id that cannot even travel is marked as blank: the rollout is masked all the same."""
+    async with cluster(tmp_path) as there:
+        store = there.client()
+        await store.mark_incomplete("r", lambda: 0)  # type: ignore[arg-type]
+        snapshot = await store.freeze("r")
+
+    assert snapshot.incomplete_reasons == ("marked:",)
+
+
 async def test_a_reading_that_lost_its_shard_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that are read one by one cannot be gone on with after their shard restarted, and the error says it."""
     monkeypatch.setattr(streams, "PART_BYTES", 500)
@@ -186,6 +245,20 @@ async def test_a_reading_that_lost_its_shard_says_so(tmp_path: Path, monkeypatch
                 pass
 
     assert whole == [f"c{number}" for number in range(6)]
+
+
+async def test_a_child_of_a_fork_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that was forked from the one that found the shards every use raises at once and says what to do."""
+    async with cluster(tmp_path) as there:
+        store = there.client()
+        await store.put(entry())
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: 1)
+            for call in (store.put(entry("c1")), store.peek("r"), store.retire(["r"]), store.statistics()):
+                with pytest.raises(StoreClosedError, match="by spawn, and connect in it"):
+                    await call
+
+        assert len((await store.peek("r")).entries) == 1
 
 
 async def test_statistics_add_up(tmp_path: Path) -> None:
@@ -224,6 +297,7 @@ def test_a_direct_shard_is_the_shards_own(tmp_path: Path) -> None:
 
     found = direct(plan)
 
+    assert direct(shard_plan(tmp_path / ("x" * 300))) is None  # whose path cannot be looked at
     assert found is not None
     assert str(found.root) == plan.directory
     with pytest.raises(ClusterMismatchError):

@@ -23,6 +23,11 @@ from tokenstore.cluster.config import ClusterConfig, plan_of
         ("shards", True, "ClusterConfig.shards"),
         ("shards", 2.0, "ClusterConfig.shards"),
         ("placement", "spread", "ClusterConfig.placement"),
+        ("nodes", [""], "ClusterConfig.nodes holds ''"),
+        ("nodes", ["10.0.0.1", 7], "ClusterConfig.nodes holds 7"),
+        ("nodes", ["disk="], "ClusterConfig.nodes holds 'disk='"),
+        ("place", 7, "ClusterConfig.place is 7"),
+        ("place", "by_length", "'module:function' is allowed"),
     ],
 )
 def test_wrong_values_are_named(field: str, value: Any, said: str, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,12 @@ import pytest
 
 from tests.cluster.given import config, shard_plan
 from tokenstore import StoreConfig
-from tokenstore.cluster import connect, on_ray
+from tokenstore.cluster import connect, deploy, on_ray
 from tokenstore.cluster.config import plan_of
-from tokenstore.cluster.deploying import identities_below, require_same, settled
-from tokenstore.cluster.identity import identify
-from tokenstore.cluster.on_ray import Node
-from tokenstore.errors import ClusterMismatchError
+from tokenstore.cluster.deploying import all_of, require_same, settled
+from tokenstore.cluster.identity import identify, identities_below
+from tokenstore.cluster.on_ray import Node, RayTransport
+from tokenstore.errors import ClusterMismatchError, ShardUnavailableError
 from tokenstore.journal.disk import OsDisk
 
 NODES = [Node(f"id{number}", f"10.0.0.{number}", {"rack": f"r{number}"}) for number in (1, 2, 3)]
@@ -97,9 +99,58 @@ def test_nodes_are_told_by_address_or_label() -> None:
     assert on_ray.placed("") == {}
 
 
+def test_a_place_that_is_not_there_is_not_deployed(tmp_path: Path) -> None:
+    """A placing function that cannot be imported is refused before anything is made: directories would name it."""
+    with pytest.raises(ValueError, match="'no_such_module:f', which cannot be imported"):
+        deploy(config(tmp_path, place="no_such_module:f"))
+
+    assert not list(tmp_path.iterdir())
+
+
+class NoCluster:
+    """Ray in a process that is part of no cluster."""
+
+    def is_initialized(self) -> bool:
+        """Whether it is part of one."""
+        return False
+
+
+def test_nobody_looks_for_a_shard_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever drops a store that was taken down leaves no thread behind that looks for it for ever."""
+    monkeypatch.setitem(sys.modules, "ray", NoCluster())
+    transport: RayTransport | None = RayTransport("gone")
+    [looking] = [thread for thread in threading.enumerate() if thread.name == "find gone"]
+
+    transport = None
+    looking.join(30)
+
+    assert transport is None
+    assert not looking.is_alive()
+
+
 def test_without_ray_the_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray, connecting says what to install."""
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'tokenstore\[ray\]'"):
         connect("runs")
+
+
+def test_a_label_of_several_nodes_is_refused(tmp_path: Path) -> None:
+    """Ray would start a shard on any node that has its label, and next time on another: the nodes are named."""
+    nodes = [*NODES, Node("id4", "10.0.0.4", {"rack": "r1"})]
+    plan = plan_of(config(tmp_path, nodes=["rack=r2", "rack=r1"]), ADDRESSES)
+
+    assert settled(plan, {}, NODES) == plan
+    with pytest.raises(ValueError, match=r"holds rack=r1, which is 10\.0\.0\.1, 10\.0\.0\.4: one node"):
+        settled(plan, {}, nodes)
+
+
+def test_a_silent_node_stops_a_deployment() -> None:
+    """A node that does not say what it has may have the directories; one that failed has said something."""
+    said = {"10.0.0.1": {0: "w0"}, "10.0.0.2": OSError("no such module")}
+
+    assert all_of("runs", ["10.0.0.1", "10.0.0.2"], said) == said
+    with pytest.raises(ShardUnavailableError, match=r"10\.0\.0\.3 did not say") as caught:
+        all_of("runs", ADDRESSES, said)
+    assert not caught.value.outcome_unknown

@@ -35,12 +35,12 @@ def test_it_is_made_once(directory: Directory, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "plan"),
-    [("store", {"store": "other"}), ("index", {"index": 1}), ("count", {"count": 4})],
+    [("store", {"store": "other"}), ("index", {"index": 1}), ("count", {"count": 4}), ("place", {"place": "m:f"})],
 )
 def test_another_shards_directory_is_refused(
     field: str, plan: dict[str, Any], directory: Directory, tmp_path: Path
 ) -> None:
-    """A directory of another store, index or count is refused with what differs, and stays as it is."""
+    """A directory of another store, index, count or place is refused with what differs, and stays as it is."""
     identify(directory, shard_plan(tmp_path), create=True)
     before = (tmp_path / "shard-00000" / FILE).read_bytes()
 
@@ -48,6 +48,7 @@ def test_another_shards_directory_is_refused(
         identify(directory, shard_plan(tmp_path, **plan), create=True)
 
     assert caught.value.field == field
+    assert ("is the hash, expected m:f" in str(caught.value)) == (field == "place")
     assert (tmp_path / "shard-00000" / FILE).read_bytes() == before
 
 

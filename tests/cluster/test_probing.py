@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.given import config
-from tokenstore.cluster.deploying import require_shared
-from tokenstore.cluster.probing import Probe, Proof, prove
+from tokenstore.cluster.deploying import check_fs
+from tokenstore.cluster.probing import Probe, Proof, prove, require_shared
 from tokenstore.errors import ClusterMismatchError
 from tokenstore.journal.disk import File, OsDirectory, OsDisk
 
@@ -88,6 +88,17 @@ def test_what_does_not_hold_is_named(kind: type[Probe], problems: list[bool], tm
     """A node whose locks, reads or syncs are its own is found out, on whichever side it is."""
     assert [bool(problem) for problem in proved(tmp_path, Probe, kind)] == problems
     assert [bool(problem) for problem in proved(tmp_path / "turned", kind, Probe)] == problems
+
+
+def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """Where the directory cannot even be made, each thing that was tried says why."""
+    (tmp_path / "file").touch()
+
+    problems = proved(tmp_path / "file")
+
+    assert all("Not a directory" in problem for problem in problems)
+    with pytest.raises(ValueError, match="relative path 'captures'"):
+        check_fs("captures", [])
 
 
 def test_a_lock_that_is_never_free_is_named(tmp_path: Path) -> None:

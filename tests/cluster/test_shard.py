@@ -118,6 +118,34 @@ async def test_a_call_that_comes_too_late_is_told(tmp_path: Path) -> None:
     assert TokenCaptureStore(tmp_path / "shard-00000").read_entries("r") == []
 
 
+async def test_what_goes_on_when_it_is_closed_is_finished(tmp_path: Path) -> None:
+    """Closing waits for operations that were accepted, here for a lock; what comes meanwhile is told."""
+    plan = shard_plan(tmp_path)
+    outcomes: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def put(call: str) -> None:
+            outcomes.extend(await ask(shard, ("put", entry(call))))
+
+        async def let_go() -> None:
+            await anyio.wait_all_tasks_blocked()
+            await put("late")
+            lock.unlock()
+
+        async with running(plan) as shard:
+            await put("c1")
+            lock = OsDisk().open_root(Path(plan.directory)).open("r.tokens.lock", "create")
+            assert lock.lock(exclusive=True)
+            with anyio.move_on_after(0.01):
+                await put("c2")
+            tasks.start_soon(let_go)
+
+    first, late = outcomes
+    assert (first, type(late.error)) == (Value(None), StoreClosedError)
+    stored = TokenCaptureStore(tmp_path / "shard-00000").read_entries("r")
+    assert [one.model_call_id for one in stored] == ["c1", "c2"]
+
+
 async def test_a_held_lock_delays_nobody_else(tmp_path: Path) -> None:
     """While another process holds a rollout's lock, the others of the batch are answered, and it gets a ticket."""
     plan = shard_plan(tmp_path)
@@ -172,6 +200,25 @@ async def test_a_long_answer_comes_in_parts(tmp_path: Path, monkeypatch: pytest.
     assert len(sizes) > 5
     assert max(sizes) <= 1000
     assert gone == Lost()
+
+
+async def test_a_part_asked_for_twice_at_once_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked twice at the same time, as when Ray repeats a call, both get the same part, and nothing is left out."""
+    monkeypatch.setattr(streams, "PART_BYTES", 500)
+    async with running(shard_plan(tmp_path)) as shard:
+        await ask(shard, *(("put", entry(f"c{number}", prompt_token_ids=[number] * 300)) for number in range(6)))
+        [first] = await ask(shard, ("freeze", "r"))
+        both: list[bytes] = []
+
+        async def more() -> None:
+            both.append(await shard.more(first.value.ticket, 1))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(more)
+            tasks.start_soon(more)
+
+    assert both[0] == both[1]
+    assert isinstance(decode_outcome(both[0]), Value)
 
 
 async def test_too_many_long_answers_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ class SlowNodes:
 
     states: dict[int, ShardState | OSError] = attrs.field(factory=dict)
     """Shards that answer at once, and what."""
+    away: bool = False
+    """Whether nobody can be asked, nor answers be fetched."""
     gone: set[int] = attrs.field(factory=set)
     """Shards that are not there."""
     asked: list[int] = attrs.field(factory=list)
@@ -34,6 +36,8 @@ class SlowNodes:
 
     def ask(self, shard: ShardPlan) -> int | None:
         """Ask a shard, and give the number of the request."""
+        if self.away:
+            raise ConnectionError("no head")
         if shard.index in self.gone:
             return None
         self.asked.append(shard.index)
@@ -49,6 +53,8 @@ class SlowNodes:
     def answers(self, references: Mapping[int, int], seconds: float) -> Mapping[int, ShardStatus | OSError]:
         """Give the answers that are there; time passes for nobody here."""
         assert seconds in (0, LOOK_SECONDS)
+        if self.away:
+            raise ConnectionError("no head")
         return {key: self.answered[number] for key, number in references.items() if number in self.answered}
 
 
@@ -115,4 +121,14 @@ def test_a_shard_that_goes_is_unavailable_since_then() -> None:
     assert [shard.unavailable_since for shard in watch.known()] == first
     nodes.gone.clear()
     nodes.states[0] = "up"
+    assert seen(watch) == ["up", "up"]
+
+
+def test_who_cannot_be_asked_is_unavailable() -> None:
+    """Where asking itself fails, because Ray's head is away, shards are unavailable and the next look goes on."""
+    nodes = SlowNodes(states={0: "up", 1: "up"}, away=True)
+    watch = Watch(SHARDS, nodes.ask, nodes.answers)
+
+    assert seen(watch) == ["unavailable", "unavailable"]
+    nodes.away = False
     assert seen(watch) == ["up", "up"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
 from typing import Any
 
@@ -172,3 +173,24 @@ def test_frames_are_found_wherever_they_were_cut(frames: list[bytes], cuts: list
 
     assert found == frames
     assert reader.is_whole
+
+
+class Code(enum.StrEnum):
+    """Strings of a class that a shard does not know."""
+
+    FULL = "full"
+
+
+def test_strings_of_other_classes_arrive_as_strings() -> None:
+    """An id or code that is a string of the user's own class is a plain one on the way, also inside an entry."""
+    sent = [
+        Operation("refuse_call", (Code.FULL, "c", Code.FULL)),
+        Operation("retire", ([Code.FULL],)),
+        Operation("put", (prepare(entry(Code.FULL, rollout_id=Code.FULL, model=Code.FULL)),)),
+    ]
+    refused, retired, put = [encode_operation(operation) for operation in sent]
+
+    assert not any(b"Code" in blob for blob in (refused, retired, put))
+    assert decode_operation(refused) == Operation("refuse_call", ("full", "c", "full"))
+    assert decode_operation(retired) == Operation("retire", (["full"],))
+    assert decode_operation(put).arguments[0].rollout_id == "full"

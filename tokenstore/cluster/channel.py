@@ -162,12 +162,9 @@ class Lane:
             self.pump()
 
     def _deliver(self, batch: list[Letter], answer: bytes | BaseException) -> None:
-        if isinstance(answer, BaseException):
-            self._broken(batch, answer)
-            return
-        outcomes = [decode_outcome(blob) for blob in unpack(answer)]
-        if outcomes == [Lost()]:
-            self._broken(batch, BrokenError("the shard restarted"))
+        outcomes = answer if isinstance(answer, BaseException) else _outcomes(answer, len(batch))
+        if isinstance(outcomes, BaseException):
+            self._broken(batch, outcomes)
             return
         finished, later = [], []
         for letter, outcome in zip(batch, outcomes, strict=True):
@@ -179,7 +176,13 @@ class Lane:
                 finished.append(letter)
         self._finish(finished)
         if later:
-            self._transport.wait(ticket, partial(self._late, later))
+            self._ask_later(ticket, later)
+
+    def _ask_later(self, ticket: str, batch: list[Letter]) -> None:
+        try:
+            self._transport.wait(ticket, partial(self._late, batch))
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must not wait for ever
+            self._broken(batch, BrokenError(str(error)))
 
     def _late(self, batch: list[Letter], answer: bytes | BaseException) -> None:
         """Take what came under a ticket; one that is lost is the end of an operation, or its second beginning."""
@@ -306,6 +309,21 @@ class Channel:
     def _ready(self) -> None:
         self._writing.pump()
         self._reading.pump()
+
+
+def _outcomes(answer: bytes, count: int) -> list[Outcome] | Exception:
+    """Read the outcomes of a batch, or give why they are none.
+
+    Ray may ask twice under one ticket while the shard lives. The second answer is then of what the first one left over:
+    always fewer, and taken for the whole each would be somebody else's.
+    """
+    try:
+        outcomes = [decode_outcome(blob) for blob in unpack(answer)]
+    except Exception as error:  # noqa: BLE001 - reading runs whatever the classes of the values do
+        return TokenStoreError(f"an answer cannot be read, so the outcome is unknown ({type(error).__name__}: {error})")
+    if outcomes == [Lost()]:
+        return BrokenError("the shard restarted")
+    return outcomes if len(outcomes) == count else BrokenError("the answer is of other operations")
 
 
 def _ring(bells: list[Bell]) -> None:

@@ -46,7 +46,7 @@ class SupersededError(Exception):
 class Holder:
     """Who claims a shard."""
 
-    epoch: int = 0
+    epoch: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
     """Counts the claims of a directory."""
     word: str = attrs.field(factory=lambda: secrets.token_hex(16))
     """A random word that no other process has."""

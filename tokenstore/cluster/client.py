@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -23,8 +24,8 @@ from tokenstore.cluster.placement import placing
 from tokenstore.cluster.remote import RemoteShard
 from tokenstore.cluster.totals import added_up
 from tokenstore.codec import check_text
-from tokenstore.errors import RemovalError, StoreClosedError, TokenStoreError
-from tokenstore.ids import validate_model_call_id, validate_rollout_ids
+from tokenstore.errors import RemovalError, StoreClosedError
+from tokenstore.ids import recordable_call_id, validate_model_call_id, validate_rollout_ids
 from tokenstore.records import (
     RolloutRemovalPayload,
     RolloutStatus,
@@ -73,6 +74,7 @@ class ClusterStore:
         self._find: Callable[[str], int] = lambda _: 0
         self._stack: AsyncExitStack | None = None
         self._closed = False
+        self._process = os.getpid()
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -95,7 +97,7 @@ class ClusterStore:
 
     async def mark_incomplete(self, rollout_id: str, model_call_id: str = "") -> None:
         """Record that a call was lost, also of a frozen rollout. An invalid call id is recorded as blank."""
-        await (await self._at(rollout_id)).mark_incomplete(rollout_id, model_call_id)
+        await (await self._at(rollout_id)).mark_incomplete(rollout_id, recordable_call_id(model_call_id))
 
     def capture(self, rollout_id: str, model_call_id: str) -> AbstractAsyncContextManager[Capture]:
         """Guard one model call, as `TokenCaptureStore.capture` does."""
@@ -221,6 +223,8 @@ class ClusterStore:
         if self._closed:
             raise StoreClosedError("the cluster store is closed; connect again")
         shards = self._shards
+        if shards is not None and self._process != os.getpid():
+            raise StoreClosedError("Ray does not go on in a forked process; start this one by spawn, and connect in it")
         return await to_thread.run_sync(self._resolved) if shards is None else shards
 
     def _resolved(self) -> Sequence[ShardClient]:
@@ -229,13 +233,13 @@ class ClusterStore:
             if self._shards is None:
                 plan, shards = self._link.resolve()
                 self._find = placing(plan.config.place, plan.config.shards)
+                self._process = os.getpid()
                 self._shards = shards
                 return shards
             return self._shards
 
     async def _at(self, rollout_id: str) -> ShardClient:
-        shards = self._shards if self._shards is not None and not self._closed else await self._all()
-        return shards[self._find(rollout_id)]
+        return (await self._all())[self._find(rollout_id)]
 
     async def _remove(self, rollout_ids: Sequence[str], remove: Removal) -> RolloutRemovalPayload:
         batch = validate_rollout_ids(rollout_ids)
@@ -268,7 +272,7 @@ async def _remove_part(
     except RemovalError as error:
         done = error.payload
         causes.update(error.causes)
-    except (TokenStoreError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it does not stop the other shards
         done = {"removed": [], "absent": []}
         causes.update(dict.fromkeys(part, error))
     payload["removed"] += done["removed"]

@@ -26,7 +26,12 @@ def _name(_: object, __: attrs.Attribute[Any], value: object) -> None:
         raise ValueError(f"ClusterConfig.name is {value!r}, 1 to 64 characters of A-Z a-z 0-9 _ - are allowed")
 
 
-def _root(value: str | os.PathLike[str]) -> str:
+def absolute_root(value: str | os.PathLike[str]) -> str:
+    """Give a root as a path that means the same in every process.
+
+    Raises:
+        ValueError: It is relative.
+    """
     path = os.fspath(value)
     if not Path(path).is_absolute():
         raise ValueError(f"ClusterConfig.root is the relative path {path!r}, an absolute path is allowed")
@@ -43,10 +48,18 @@ def _placement(_: object, __: attrs.Attribute[Any], value: object) -> None:
         raise ValueError(f"ClusterConfig.placement is {value!r}, 'pinned' and 'floating' are allowed")
 
 
-def _nodes(value: Sequence[str]) -> tuple[str, ...]:
+def _nodes(value: Sequence[Any]) -> tuple[str, ...]:
     if isinstance(value, str):
         raise TypeError("ClusterConfig.nodes is one string, a list of them is allowed")
+    for node in value:
+        if not isinstance(node, str) or not all(part.strip() for part in node.split("=", 1)):
+            raise ValueError(f"ClusterConfig.nodes holds {node!r}, an address or a label as key=value is allowed")
     return tuple(value)
+
+
+def _place(_: object, __: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, str) or (value and not all(value.partition(":"))):
+        raise ValueError(f"ClusterConfig.place is {value!r}, 'module:function' is allowed, or nothing for the hash")
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +72,7 @@ class ClusterConfig:
 
     name: str = attrs.field(validator=_name)
     """Names the store in the Ray cluster, and in its directories."""
-    root: str = attrs.field(converter=_root)
+    root: str = attrs.field(converter=absolute_root)
     """Directory below which every shard has its own, absolute: on each node's own disk, or on a shared file system."""
     shards: int = attrs.field(validator=_shards)
     """How many shards there are, for ever: another count would look for rollouts in the wrong place."""
@@ -68,7 +81,7 @@ class ClusterConfig:
     fence; the root must then be on a shared file system with working locks."""
     nodes: tuple[str, ...] = attrs.field(default=(), converter=_nodes)
     """Nodes of the shards in turn, each an address or a Ray node label as `key=value`; all nodes if there are none."""
-    place: str = ""
+    place: str = attrs.field(default="", validator=_place)
     """A function `module:name` of (rollout id, shards) that gives the shard's index; a hash of the id if empty."""
     store: StoreConfig = attrs.field(factory=StoreConfig, validator=attrs.validators.instance_of(StoreConfig))
     """How each shard's store behaves."""
@@ -90,6 +103,8 @@ class ShardPlan:
     """Whether it belongs to a node."""
     node: str
     """That node, an address or `key=value`; empty if it belongs to none."""
+    place: str = ""
+    """What places rollouts, as in the configuration."""
     config: StoreConfig = attrs.field(factory=StoreConfig)
     """How its store behaves."""
 
@@ -131,6 +146,7 @@ def plan_of(config: ClusterConfig, nodes: Sequence[str]) -> ClusterPlan:
             directory=str(Path(config.root) / f"shard-{index:05d}"),
             placement=config.placement,
             node=places[index % len(places)] if pinned else "",
+            place=config.place,
             config=config.store,
         )
         for index in range(config.shards)

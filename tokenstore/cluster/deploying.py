@@ -6,7 +6,8 @@ directories of the store first, so that a shard is never given an empty director
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,13 +19,13 @@ from tokenstore.cluster import on_ray
 from tokenstore.cluster.actors import CLOSE_SECONDS, NEVER_REPEATED, ManifestActor, ShardActor, manifest_of
 from tokenstore.cluster.channel import Channel
 from tokenstore.cluster.client import DEADLINE, ClusterStore, ShardClient
-from tokenstore.cluster.config import ClusterConfig, ClusterPlan, ShardPlan, plan_of
-from tokenstore.cluster.identity import FILE, identity_in
-from tokenstore.cluster.probing import Probe, Proof, new_folder, prove
+from tokenstore.cluster.config import ClusterConfig, ClusterPlan, ShardPlan, absolute_root, plan_of
+from tokenstore.cluster.identity import identities_below, identity_in
+from tokenstore.cluster.placement import placing
+from tokenstore.cluster.probing import Probe, Proof, new_folder, prove, require_shared
 from tokenstore.cluster.remote import RemoteShard
 from tokenstore.cluster.values import ClusterStatus
 from tokenstore.cluster.wire import Failure, decode_outcome
-from tokenstore.codec import loads
 from tokenstore.errors import ClusterMismatchError, ShardUnavailableError, TokenStoreError
 from tokenstore.journal.disk import OsDisk
 from tokenstore.store import TokenCaptureStore
@@ -33,6 +34,9 @@ DEPLOY_SECONDS = 120.0
 """For all shards to open: processes start one after the other on a busy node."""
 ASK_SECONDS = 30.0
 """For a manifest or a node to answer."""
+
+SILENT = TimeoutError(f"no answer within {ASK_SECONDS:g} s; is it a node of this Ray cluster?")
+"""What came of a node that did not answer."""
 
 Found = Mapping[int, Mapping[str, str]]
 """Directories of a store: of each shard's index the word of its directory by the address of a node that sees it."""
@@ -58,8 +62,10 @@ def deploy(
             floating shards. The message says what.
         ShardUnavailableError: Shards did not open in time, for example because their node is not there. Deploy again.
         ConnectionError: There is no Ray cluster.
+        ValueError: `place` cannot be imported here, or a label in `nodes` is that of several nodes.
         ModuleNotFoundError: Ray is not installed; the message says how to add it.
     """
+    placing(config.place, config.shards)  # every directory will name it
     on_ray.attach(address)
     plan = _known_plan(config.name)
     if plan is None:
@@ -135,8 +141,10 @@ def check_fs(root: str, addresses: Sequence[str], *, address: str | None = None)
         What came of each thing tried, by the pair.
 
     Raises:
-        ShardUnavailableError: A node does not answer, or the directory cannot be used there.
+        ShardUnavailableError: A node does not answer.
+        ValueError: The directory is a relative path.
     """
+    root = absolute_root(root)
     on_ray.attach(address)
     first, *others = addresses or [node.address for node in on_ray.nodes()]
     return {(first, other): _check_pair(root, first, other) for other in others or [first]}
@@ -149,30 +157,18 @@ def _check_pair(root: str, first: str, second: str) -> list[Proof]:
     try:
         return prove(one, other)
     finally:
-        _probe(actors[0], first, "tidy")
+        with suppress(OSError):  # a directory that cannot be used has been told of
+            _probe(actors[0], first, "tidy")
 
 
 def _probe(actor: Any, node: str, method: str, *arguments: Any) -> Any:
     """Call a method of a probe on a node: a `Side`."""
-    answer = on_ray.answers({0: getattr(actor, method).remote(*arguments)}, ASK_SECONDS).get(0, TimeoutError(node))
+    answer = on_ray.answers({0: getattr(actor, method).remote(*arguments)}, ASK_SECONDS).get(0, SILENT)
     if isinstance(answer, OSError) and not isinstance(answer, TimeoutError):
         raise answer
     if isinstance(answer, Exception):
         raise ShardUnavailableError("check-fs", None, f"node {node}: {answer}", outcome_unknown=True)
     return answer
-
-
-def require_shared(config: ClusterConfig, proofs: Mapping[tuple[str, str], Sequence[Proof]]) -> None:
-    """Refuse floating shards where something does not hold.
-
-    Raises:
-        ClusterMismatchError: It does not.
-    """
-    for (one, other), tried in proofs.items():
-        for proof in tried:
-            if proof.problem:
-                where = f"{config.root} between {one} and {other}"
-                raise ClusterMismatchError(where, "its file system", found=proof.problem, expected=proof.what)
 
 
 # ---------------------------------------------------------------------------------------------- who is where
@@ -188,7 +184,12 @@ def settled(plan: ClusterPlan, found: Found, nodes: Sequence[on_ray.Node]) -> Cl
 
     Raises:
         ClusterMismatchError: A shard has two directories, or one on another node than the configuration names.
+        ValueError: A label is that of several nodes.
     """
+    for wanted in plan.config.nodes:
+        fitting = [node.address for node in nodes if node.fits(wanted)]
+        if len(fitting) > 1:  # Ray would start a shard on any of them, and again on another
+            raise ValueError(f"ClusterConfig.nodes holds {wanted}, which is {', '.join(fitting)}: one node is allowed")
     return attrs.evolve(plan, shards=tuple(_settle(shard, plan, found, nodes) for shard in plan.shards))
 
 
@@ -208,27 +209,27 @@ def _settle(shard: ShardPlan, plan: ClusterPlan, found: Found, nodes: Sequence[o
     return attrs.evolve(shard, node=seen[0].address)
 
 
-def identities_below(root: str, store: str) -> dict[int, str]:
-    """Tell which shards of a store have their directory below a root on this machine: index and word."""
-    found = {}
-    for file in Path(root).glob(f"shard-*/{FILE}"):
-        try:
-            value = loads(file.read_bytes())
-            if value["store"] == store:
-                found[int(value["index"])] = str(value["word"])
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # whoever opens that directory says what is wrong with it
-    return found
-
-
 def _survey(config: ClusterConfig, nodes: Sequence[on_ray.Node]) -> Found:
     """Look on every node for directories of the store."""
     asked = {node.address: on_ray.on_node(node.address, identities_below, config.root, config.name) for node in nodes}
     found: dict[int, dict[str, str]] = {}
-    for address, below in on_ray.answers(asked, ASK_SECONDS).items():
+    for address, below in all_of(config.name, asked, on_ray.answers(asked, ASK_SECONDS)).items():
         for index, word in below.items() if isinstance(below, dict) else ():
             found.setdefault(index, {})[address] = word
     return found
+
+
+def all_of(store: str, asked: Collection[str], answers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give the answers if every node has answered: one that is silent may hold the directories that nobody else has.
+
+    Raises:
+        ShardUnavailableError: One did not. Deploy again when it answers, or when Ray has given it up.
+    """
+    silent = sorted(set(asked) - set(answers))
+    if silent:
+        problem = f"{', '.join(silent)} did not say within {ASK_SECONDS:g} s which directories are there; deploy again"
+        raise ShardUnavailableError(store, None, problem, outcome_unknown=False)
+    return answers
 
 
 # ---------------------------------------------------------------------------------------------- shards
@@ -243,7 +244,8 @@ def require_same(config: ClusterConfig, there: ClusterConfig) -> None:
     for field in attrs.fields(ClusterConfig):
         wanted, found = getattr(config, field.name), getattr(there, field.name)
         if wanted != found:
-            raise ClusterMismatchError(f"cluster store {config.name}", field.name, found=found, expected=wanted)
+            where = f"cluster store {config.name}, which is up (take it down first, or give the same)"
+            raise ClusterMismatchError(where, field.name, found=found or "none", expected=wanted or "none")
 
 
 def _open_shards(plan: ClusterPlan, timeout: float, *, accept_empty: bool) -> None:
@@ -331,9 +333,9 @@ def direct(shard: ShardPlan) -> TokenCaptureStore | None:
     Raises:
         ClusterMismatchError: It is another shard's.
     """
-    if not Path(shard.directory).is_dir():
-        return None
     try:
+        if not Path(shard.directory).is_dir():
+            return None
         directory = OsDisk().open_root(Path(shard.directory))
         try:
             identity = identity_in(directory, shard)

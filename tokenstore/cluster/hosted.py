@@ -101,11 +101,11 @@ class Hosted:
     # ------------------------------------------------------------------------------------------ inside
 
     async def _opened(self) -> Shard:
-        if self._state == "failed" and time.monotonic() - self._tried > AGAIN_SECONDS:
+        if self._state == "failed" and not self._close.is_set() and time.monotonic() - self._tried > AGAIN_SECONDS:
             self.start()
         await self._settled.wait()
         if self._shard is None:
-            raise self._problem
+            raise self._problem.with_traceback(None)  # else it would keep what the frames of each caller hold
         return self._shard
 
     async def _run(self, create: bool) -> None:

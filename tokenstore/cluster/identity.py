@@ -1,13 +1,14 @@
 """What a shard's directory says it is, so that no shard ever opens another's.
 
-`shard.json` names the store, the shard's index, how many shards there are, the format, and the directory itself by a
-random word. It is made once, when the store is deployed; afterwards a directory without it is refused, because that is
-what a lost disk or a missing mount looks like: empty, as if no rollout had ever been there.
+`shard.json` names the store, the shard's index, how many shards there are, what places rollouts, the format, and the
+directory itself by a random word. It is made once, when the store is deployed; afterwards a directory without it is
+refused, because that is what a lost disk or a missing mount looks like: empty, as if no rollout had ever been there.
 """
 
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -38,6 +39,8 @@ class Identity:
     """Of how many."""
     format: int = FORMAT
     """The format."""
+    place: str = ""
+    """What places rollouts, empty for the hash. Another one would look for rollouts where they are not."""
     word: str = attrs.field(factory=lambda: secrets.token_hex(16))
     """A random word: two directories never have the same, so who reads the same one sees the same directory."""
 
@@ -53,8 +56,10 @@ def identity_in(directory: Directory, plan: ShardPlan) -> Identity | None:
         return None
     found = _parsed(text, plan)
     for field, expected in _wanted(plan).items():
-        if getattr(found, field) != expected:
-            raise ClusterMismatchError(_where(plan), field, found=getattr(found, field), expected=expected)
+        there = getattr(found, field)
+        if there != expected:
+            shown = [value if value != "" else "the hash" for value in (there, expected)]
+            raise ClusterMismatchError(_where(plan), field, found=shown[0], expected=shown[1])
     return found
 
 
@@ -84,8 +89,21 @@ def identify(directory: Directory, plan: ShardPlan, *, create: bool) -> Identity
     return made
 
 
+def identities_below(root: str, store: str) -> dict[int, str]:
+    """Tell which shards of a store have their directory below a root on this machine: index and word."""
+    found = {}
+    for file in Path(root).glob(f"shard-*/{FILE}"):
+        try:
+            value = loads(file.read_bytes())
+            if value["store"] == store:
+                found[int(value["index"])] = str(value["word"])
+        except (OSError, ValueError, TypeError, KeyError):
+            continue  # whoever opens that directory says what is wrong with it
+    return found
+
+
 def _wanted(plan: ShardPlan) -> dict[str, Any]:
-    return {"format": FORMAT, "store": plan.store, "count": plan.count, "index": plan.index}
+    return {"format": FORMAT, "store": plan.store, "count": plan.count, "index": plan.index, "place": plan.place}
 
 
 def _where(plan: ShardPlan) -> str:

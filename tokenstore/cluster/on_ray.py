@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -173,6 +174,8 @@ def answers(references: Mapping[Any, Any], seconds: float) -> dict[Any, Any]:
 def _outcome(reference: Any) -> Any:
     try:
         return ray().get(reference)
+    except ray().exceptions.RayTaskError as error:  # its text is a traceback
+        return error.cause if isinstance(error.cause, Exception) else error
     except ray().exceptions.RayError as error:
         return error
 
@@ -240,14 +243,24 @@ class RayTransport:
             if self._looking:
                 return
             self._looking = True
-        threading.Thread(target=self._find, name=f"find {self._name}", daemon=True).start()
+        looking = (weakref.ref(self), self._name)
+        threading.Thread(target=_look_for, args=looking, name=f"find {self._name}", daemon=True).start()
 
-    def _find(self) -> None:
-        while (actor := _found(self._name)) is None:
-            time.sleep(FIND_SECONDS)
+    def found(self, actor: Any) -> None:
+        """Carry calls to this actor from now on."""
         with self._guard:
             self._actor, self.ready, self._looking = actor, True, False
         self.on_ready()
+
+
+def _look_for(transport: weakref.ref[RayTransport], name: str) -> None:
+    """Look for the actor of a transport, as long as somebody has that: a store that was taken down never comes back."""
+    while (actor := _found(name)) is None:
+        if transport() is None:
+            return
+        time.sleep(FIND_SECONDS)
+    if (wanted := transport()) is not None:
+        wanted.found(actor)
 
 
 def _found(name: str) -> Any:
@@ -256,7 +269,7 @@ def _found(name: str) -> Any:
         return None
     try:
         return find(name)
-    except ray().exceptions.RayError:
+    except Exception:  # noqa: BLE001 - who looks must go on, whatever Ray says while its head is away
         return None
 
 

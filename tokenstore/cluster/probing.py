@@ -10,13 +10,16 @@ That a sync survives a power cut cannot be seen from here: it is what the maker 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 
+from tokenstore.cluster.config import ClusterConfig
 from tokenstore.cluster.files import read_small, replace_durably
+from tokenstore.errors import ClusterMismatchError
 from tokenstore.journal.disk import Directory, File, OsDisk
 
 FOLDER = ".check-fs"
@@ -34,8 +37,15 @@ class Probe:
     """
 
     def __init__(self, root: str, folder: str, disk: Any = None) -> None:
-        self._directory: Directory = (disk or OsDisk()).open_root(Path(root) / FOLDER / folder)
+        self._path = Path(root) / FOLDER / folder
+        self._disk = disk or OsDisk()
         self._lock: File | None = None
+
+    @cached_property
+    def _directory(self) -> Directory:
+        """Opened at first use: what is wrong with it is then an answer, and not an actor that died."""
+        found: Directory = self._disk.open_root(self._path)
+        return found
 
     def lock(self) -> bool:
         """Try to take the lock."""
@@ -111,6 +121,19 @@ def prove(one: Side, other: Side) -> list[Proof]:
 def new_folder() -> str:
     """Make up a folder for one check."""
     return secrets.token_hex(8)
+
+
+def require_shared(config: ClusterConfig, proofs: Mapping[tuple[str, str], Sequence[Proof]]) -> None:
+    """Refuse floating shards where something does not hold.
+
+    Raises:
+        ClusterMismatchError: It does not.
+    """
+    for (one, other), tried in proofs.items():
+        for proof in tried:
+            if proof.problem:
+                where = f"{config.root} between {one} and {other}"
+                raise ClusterMismatchError(where, "its file system", found=proof.problem, expected=proof.what)
 
 
 def _tried(trial: Callable[[Side, Side], str], one: Side, other: Side) -> str:

@@ -10,6 +10,7 @@ from anyio import to_thread
 from tokenstore.cluster.channel import Channel
 from tokenstore.cluster.wire import EntryReader, Frames, Part, plain_item
 from tokenstore.codec import prepare
+from tokenstore.errors import ShardUnavailableError
 from tokenstore.records import (
     RolloutRemovalPayload,
     RolloutStatus,
@@ -90,16 +91,21 @@ class RemoteShard:
 
     async def _snapshot(self, name: str, rollout_id: str) -> TokenCaptureSnapshot:
         """Read a snapshot part by part; begun anew it is the same one if it is frozen."""
+        frozen = False
         for _ in range(ATTEMPTS):
             reading = _Reading(self._channel, name, (rollout_id,), EntryReader().item)
             try:
                 entries = [entry async for entry in Slices(reading.items)]
-            except LookupError:
-                continue
+            except (LookupError, ShardUnavailableError) as error:
+                frozen = frozen or (name == "freeze" and reading.head is not None)
+                if isinstance(error, LookupError):
+                    continue
+                # Whatever became of the last question: the first part had told that it was done.
+                raise self._channel.unavailable(error.problem, unknown=frozen or error.outcome_unknown) from None
             head = dict(reading.head)
             if head.pop("count") == len(entries):
                 return TokenCaptureSnapshot(**head, entries=tuple(entries))
-        raise self._channel.unavailable(f"it restarted {ATTEMPTS} times during a snapshot", unknown=True)
+        raise self._channel.unavailable(f"it restarted {ATTEMPTS} times during a snapshot", unknown=frozen)
 
 
 class _Reading:

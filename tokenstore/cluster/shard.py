@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ PATIENCE = 0.25
 """Seconds that a batch waits for its slowest operation: many commits, far less than a lock that is held."""
 WATCH_SECONDS = 0.5
 """Between two looks at the claim by a shard that nobody calls."""
+FINISH_SECONDS = 20.0
+"""For what is going on when a shard is closed: a lock that another process holds might not be free for longer."""
 KEEP_SECONDS = 300.0
 """How long an outcome is kept that nobody asks for: its caller has gone."""
 
@@ -141,6 +143,8 @@ class Shard:
         self._outbox = Outbox()
         self._later: dict[str, _Batch] = {}
         self._batches = self._operations = 0
+        self._going_on: set[_Work] = set()
+        self._closed = False
 
     async def call(self, *pieces: bytes) -> bytes:
         """Do a batch of operations.
@@ -207,6 +211,13 @@ class Shard:
             statistics=self._store.statistics(),
         )
 
+    async def finish(self) -> None:
+        """Begin nothing more, and wait for what is going on, but not for ever."""
+        self._closed = True
+        with anyio.move_on_after(FINISH_SECONDS):
+            for work in list(self._going_on):
+                await work.done.wait()
+
     async def watch(self) -> None:
         """Look at the claim again and again, and forget what nobody asks for."""
         while True:
@@ -229,10 +240,12 @@ class Shard:
         return work
 
     def _start(self, operation: Operation, work: _Work) -> None:
-        try:
-            self._tasks.start_soon(self._run, operation, work)
-        except RuntimeError:  # the group has ended since the call came
-            work.finish(Failure(StoreClosedError("the shard was closed")))
+        with suppress(RuntimeError):  # the group has ended since the call came
+            if not self._closed:
+                self._tasks.start_soon(self._run, operation, work)
+                self._going_on.add(work)
+                return
+        work.finish(Failure(StoreClosedError("the shard was closed")))
 
     async def _run(self, operation: Operation, work: _Work) -> None:
         try:
@@ -242,6 +255,7 @@ class Shard:
         finally:
             if not work.done.is_set():
                 work.finish(Failure(StoreClosedError("the shard was closed; the outcome of this call is unknown")))
+            self._going_on.discard(work)
 
     async def _require_fence(self) -> None:
         """End this process if another has claimed the shard."""
@@ -301,6 +315,7 @@ async def _serving(
         shard = Shard(identity, store, fence, tasks, end)
         tasks.start_soon(shard.watch)
         yield shard
+        await shard.finish()
         tasks.cancel_scope.cancel()
 
 

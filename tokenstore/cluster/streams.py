@@ -1,7 +1,8 @@
 """Long answers of a shard: given in parts of bounded size, each asked for with a ticket.
 
-A shard holds a part and one item at a time, whatever the length of the answer. Tickets do not outlive their process,
-nor `KEEP_SECONDS` without being asked for: whoever loses one asks anew, which changes nothing.
+A shard holds two parts and one item at a time, and of a snapshot its entries, which it has verified as a whole. Tickets
+do not outlive their process, nor `KEEP_SECONDS` without being asked for: whoever loses one asks anew, which changes
+nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from tokenstore.cluster.wire import PART_BYTES, EntryWriter, Part, framed, plain_frame
@@ -42,9 +44,10 @@ class Stream:
         self._over = False
         self._number = 0
         self._last: tuple[Any, bytes, bool] | None = None
+        self._turn = anyio.Lock()
 
     async def part(self, number: int) -> tuple[Any, bytes, bool]:
-        """Give head, bytes, and whether it is the last part.
+        """Give head, bytes, and whether it is the last part. Asked twice at once, as Ray may, it gives the same twice.
 
         Args:
             number: Which part; the next one, or once more the one before.
@@ -52,6 +55,10 @@ class Stream:
         Raises:
             LookupError: It is neither.
         """
+        async with self._turn:
+            return await self._part(number)
+
+    async def _part(self, number: int) -> tuple[Any, bytes, bool]:
         self.touched = time.monotonic()
         if self._last is not None and number == self._number - 1:
             return self._last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,8 @@ import attrs
 
 from tokenstore.cluster.config import ShardPlan
 from tokenstore.cluster.values import ShardStatus
+
+logger = logging.getLogger("tokenstore")
 
 LOOK_SECONDS = 2.0
 """Between two looks at the shards, and how long each may take to answer."""
@@ -47,15 +50,27 @@ class Watch:
         """Ask every shard, and wait for the answers. Blocks."""
         late = self._answered(0)
         for shard in self._shards:
-            if shard.index not in self._asked and (reference := self._ask(shard)) is not None:
+            if shard.index not in self._asked and (reference := self._reference(shard)) is not None:
                 self._asked[shard.index] = reference
         answered = {**late, **self._answered(LOOK_SECONDS)}
         for index, before in self._known.items():
             self._known[index] = answered.get(index) or _away(before)
 
+    def _reference(self, shard: ShardPlan) -> Any:
+        """Ask a shard; whom nobody can ask, because Ray's head is away, does not answer."""
+        try:
+            return self._ask(shard)
+        except Exception:  # the looks must go on
+            logger.warning("shard %d cannot be asked how it is", shard.index, exc_info=True)
+            return None
+
     def _answered(self, seconds: float) -> dict[int, ShardStatus]:
         """Wait for answers; what is none of ours is an error of a shard that has just gone."""
-        came = self._answers(self._asked, seconds)
+        try:
+            came = self._answers(self._asked, seconds)
+        except Exception:
+            logger.warning("the shards' answers cannot be fetched", exc_info=True)
+            return {}
         for index in came:
             del self._asked[index]
         return {index: answer for index, answer in came.items() if isinstance(answer, ShardStatus)}

@@ -15,6 +15,7 @@ Pickle, because both ends are one program on machines that run each other's code
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from collections.abc import Sequence
@@ -120,6 +121,13 @@ def cut(data: bytes) -> list[bytes]:
 # ---------------------------------------------------------------------------------------------- operations, outcomes
 
 
+class _Plain(pickle.Pickler):
+    """Writes a string of a class of the user's, such as an enum, as a plain one: the shard does not know the class."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (str, (str.__str__(value),)) if isinstance(value, str) else NotImplemented
+
+
 def encode_operation(operation: Operation) -> bytes:
     """Write an operation.
 
@@ -127,7 +135,9 @@ def encode_operation(operation: Operation) -> bytes:
         InvalidEntryError: An argument cannot leave this process, such as a function.
     """
     try:
-        return pickle.dumps((operation.name, operation.arguments), pickle.HIGHEST_PROTOCOL)
+        target = io.BytesIO()
+        _Plain(target, pickle.HIGHEST_PROTOCOL).dump((operation.name, operation.arguments))
+        return target.getvalue()
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise InvalidEntryError("entry", f"holds what is no JSON value and cannot be sent ({error})") from None
 
