@@ -390,7 +390,7 @@ async def test_what_is_no_call_is_the_applications(path: str, store: TokenCaptur
     assert list(store.root.iterdir()) == []
 
 
-@pytest.mark.parametrize("prefix", ["/rollouts/r", "/ng-rollout/r"])
+@pytest.mark.parametrize("prefix", ["/rollouts/r", "/ng-rollout/r", "/rollouts/r/ng-rollout/r"])
 @pytest.mark.parametrize("root", ["", "/mounted"])
 async def test_below_a_rollout_the_application_is_reached(root: str, prefix: str, store: TokenCaptureStore) -> None:
     """What generates nothing goes to its path without the rollout, also where the application is mounted."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import pytest
 
 from tests.samples import entry
-from tests.serve.proxies import TOKEN, Running, running
+from tests.serve.proxies import TOKEN, Running, running, serving
 from tokenstore import (
     InvalidRolloutIdError,
     LockTimeoutError,
     RemovalError,
+    RolloutStatus,
     StoreStatistics,
     TokenCaptureRetiredError,
     TokenCaptureStore,
@@ -23,6 +27,7 @@ from tokenstore import (
 )
 from tokenstore.errors import DurabilityError
 from tokenstore.serve import TokenStoreClient
+from tokenstore.serve.exchange import Message, Receive, Reply, Request, Send
 from tokenstore.serve.remote import error_from_plain, error_to_plain
 from tokenstore.testing import CHECKS, first_difference, run_check, shaped_rollout
 
@@ -133,10 +138,49 @@ async def test_nobody_at_the_other_end(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b'{"error": "Not Found"}'), (404, b'{"error": null}'), (500, b'{"error": 5}'), (404, b"<html>"),
+        (200, b"<html>\n"), (200, b'{"hello": 1}\n'), (200, b"[1]\n"), (200, b"3\n"), (200, b'"x"\n'), (200, b""),
+        (200, b'{"rollouts": "x", "dropped": "x"}\n'),
+    ],
+)  # fmt: skip
+async def test_another_server_is_told_from_a_proxy(status: int, body: bytes, tmp_path: Path) -> None:
+    """Whatever a server answers that is no proxy, each operation is a connection error, and none seems done."""
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body(2**20)
+        await Reply(send).whole(status, [], body)
+
+    @asynccontextmanager
+    async def app_of(_: TokenCaptureStore) -> AsyncIterator[Any]:
+        yield app
+
+    async def listed() -> list[RolloutStatus]:
+        return [found async for found in client.rollouts()]
+
+    with serving("asyncio", tmp_path, app_of) as other:
+        client = TokenStoreClient(other.url, token=TOKEN)
+        works: tuple[Callable[[], Awaitable[object]], ...] = (
+            partial(client.freeze, "r"),
+            partial(client.drop, "r", snapshot_id="s", version=1),
+            partial(client.retire, ["r"]),
+            partial(client.delete, ["r"]),
+            client.statistics,
+            listed,
+        )
+        for work in works:
+            with pytest.raises(ConnectionError):
+                await work()
+        await client.close()
+
+
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("retire", b'{"rollout_ids": "r"}'), ("retire", b"{"), ("retire", b"[]"), ("delete", b"{}"),
         ("delete", b'{"rollout_ids": [7]}'), ("delete", b'{"rollout_ids": ["../r"]}'),
+        ("retire", b'{"rollout_ids": ["\\ud800"]}'),
         ("rollouts/r/drop", b'{"snapshot_id": 1, "version": 1}'),
         ("rollouts/r/drop", b'{"snapshot_id": "s", "version": true}'), ("rollouts/a%20b/freeze", b""),
     ],

@@ -13,6 +13,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import cast
 from uuid import uuid4
 
+import h2.connection
+import h2.events
 import httpx
 import pytest
 
@@ -102,6 +104,29 @@ def test_strange_requests(name: str, proxy: Running) -> None:
     if left:
         snapshot = proxy.settled(named)
         assert ([SHORT.same(entry) for entry in snapshot.entries], snapshot.incomplete) == ([True], False)
+
+
+@pytest.mark.kernel
+def test_a_call_over_http_2_is_turned_away(engine: str, tmp_path: Path) -> None:
+    """Of the two servers hypercorn speaks HTTP/2, in which it never ends a stream that was broken off."""
+    frames = h2.connection.H2Connection()
+    frames.initiate_connection()
+    named = [(":method", "POST"), (":path", "/rollouts/r/v1/chat/completions"), (":scheme", "http")]
+    frames.send_headers(1, [*named, (":authority", "h")])
+    frames.send_data(1, ASK, end_stream=True)
+    found: dict[bytes, bytes] = {}
+    with running("trio", engine, tmp_path) as proxy:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as raw:
+            raw.sendall(frames.data_to_send())
+            while not found:
+                for event in frames.receive_data(raw.recv(65536)):
+                    if isinstance(event, h2.events.ResponseReceived):
+                        found = dict(event.headers)
+                raw.sendall(frames.data_to_send())
+
+    assert found[b":status"] == b"505"
+    assert list(tmp_path.glob("r.*")) == []
 
 
 def test_a_client_that_is_slow_to_ask_counts(engine: str, tmp_path: Path) -> None:

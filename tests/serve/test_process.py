@@ -48,6 +48,16 @@ async def read_stream(client: httpx.AsyncClient, base: str, number: int, model: 
         pass
 
 
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+def test_it_may_be_stopped_as_soon_as_it_serves(backend: str, engine: str, tmp_path: Path) -> None:
+    """A signal that comes with the first line of output ends the proxy as well as a later one."""
+    child, _ = start(engine, tmp_path, backend)
+
+    with child:
+        child.process.send_signal(signal.SIGTERM)
+        assert child.finish() == []
+
+
 @pytest.mark.kernel
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_what_is_in_flight_is_finished(backend: str, engine: str, tmp_path: Path) -> None:
@@ -288,6 +298,7 @@ async def kill_under_load(engine: str, url: str, child: Child, part: int, seen: 
         httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client,
         anyio.create_task_group() as group,
     ):
+        await client.post(f"{engine}/forget", json={})  # what other tests asked makes its state slow to read
         before = (await client.get(f"{engine}/state")).json()["waiting"]
         for number in range(STREAMS):
             group.start_soon(read_stream, client, url, number, "wait_then_stream", seen)

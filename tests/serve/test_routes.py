@@ -14,6 +14,7 @@ from tests.serve.proxies import Running
 from tokenstore.serve.endpoints import GENERATING, generates
 from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import Route, route_of
+from tokenstore.serve.settling import InFlight
 
 BODY = {"model": "form/vllm chat/0", "messages": []}
 
@@ -36,6 +37,7 @@ def client() -> Iterator[httpx.Client]:
         ("/v1/models", "r", Route("/v1/models", "r")),
         ("/rollouts/r/v1/models", "r", Route("/v1/models", "r")),
         ("/rollouts", None, Route("/rollouts", None)),
+        ("/rollouts/r/ng-rollout/r/v1/responses", None, Route("/v1/responses", "r")),
         ("/a b/ü%2F", None, Route("/a b/ü%2F", None)),
     ],
 )
@@ -61,6 +63,7 @@ def test_rollouts_are_named_by_path_or_header(path: str, header: str | None, rou
         ("/v1/models", "a/b", "invalid_rollout_id"),
         ("/v1/models", "", "invalid_rollout_id"),
         ("/rollouts/r/v1/models", "s", "two_rollouts"),
+        ("/rollouts/r/ng-rollout/s/v1/responses", None, "two_rollouts"),
         ("/control/statistics", None, "not_found"),
         ("/rollouts/r/control/statistics", None, "not_found"),
         ("/rollouts/r/metrics", None, "not_found"),
@@ -128,6 +131,21 @@ def test_what_generates_but_gives_no_ids_is_turned_away(
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_capturable")
     assert mark not in client.get(f"{engine}/state").text
+
+
+def test_the_entrys_name_is_said_once() -> None:
+    """Of an engine that names a rollout and a call itself, as another proxy does, the client gets ours alone."""
+    headers = InFlight("r").headers([(b"x-rollout-id", b"s"), (b"x-model-call-id", b"c"), (b"x-other", b"o")])
+
+    assert headers == [(b"x-other", b"o"), (b"x-rollout-id", b"r"), (b"x-model-call-id", b"")]
+
+
+def test_a_base_url_without_v1_is_told_so(proxy: Running, client: httpx.Client) -> None:
+    """A call whose base URL lacks `/v1` is told that, and not that the engine is another."""
+    answer = client.post(f"{proxy.url}/rollouts/r/chat/completions", json=BODY)
+
+    assert answer.status_code == 501
+    assert "must end in /v1" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat%2Fcompletions", "/v1/%63hat/completions"])

@@ -66,6 +66,13 @@ def test_an_answer_is_read_however_it_is_cut(answer: bytes, size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("status", [b"000", b"099", b"600", b"999"])
+def test_a_status_that_http_has_not(status: bytes) -> None:
+    """An answer that no server could pass on is broken, and is not waited behind as if it were provisional."""
+    with pytest.raises(BrokenError):
+        read(BY_LENGTH.replace(b"200", status), 1000)
+
+
 @pytest.mark.parametrize("size", [1, 1000])
 def test_a_body_may_go_to_the_end_of_the_connection(size: int) -> None:
     """A body without length and chunks is whole when the connection ends, which cannot be used again."""

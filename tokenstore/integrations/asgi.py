@@ -129,12 +129,12 @@ class CaptureMiddleware:
     def _concerned(self, path: str) -> bool:
         """Tell whether a path may be that of a call, or has a rollout before the engine's path."""
         segments = [segment for segment in path.split("/") if segment not in ("", ".", "..")]
-        if f"/{'/'.join(segments)}" in self._generating:
+        inner = segments
+        while inner and inner[0] in PREFIXES:
+            inner = inner[2:]
+        if f"/{'/'.join(inner)}" in self._generating:
             return True
-        inner = segments[2:]
-        return segments[:1] in [[prefix] for prefix in PREFIXES] and (
-            inner[:1] == ["v1"] or f"/{'/'.join(inner)}" in self._generating
-        )
+        return inner != segments and inner[:1] == ["v1"]
 
     async def _captured(self, scope: Message, call: InFlight, plan: Plan, request: Request, reply: Reply) -> None:
         scope["headers"] = _headers(scope["headers"], call, plan.body)

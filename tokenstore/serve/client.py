@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, Self, TypeVar
 
 from anyio import to_thread
 
 from tokenstore.codec import decode_entry, dumps, loads
+from tokenstore.errors import TokenStoreError
 from tokenstore.ids import validate_rollout_id, validate_rollout_ids
 from tokenstore.records import RolloutRemovalPayload, RolloutStatus, StoreStatistics, TokenCaptureSnapshot, TokenEntry
 from tokenstore.serve.http import Answer, Connections, SilentError, UnreachableError
@@ -16,6 +17,7 @@ from tokenstore.serve.remote import error_from_plain, snapshot_from
 from tokenstore.serve.settings import MAX_ANSWER_BYTES
 from tokenstore.serve.wire import BrokenError
 
+Result = TypeVar("Result")
 TIMEOUT = 120.0
 """Seconds without a byte: freezing a rollout may wait for the lock of another process."""
 
@@ -57,34 +59,27 @@ class TokenStoreClient:
             ConnectionError, TimeoutError: The outcome is unknown; freeze again.
             PermissionError: The token is wrong.
         """
-        async with (
-            self._asked("POST", f"/rollouts/{validate_rollout_id(rollout_id)}/freeze") as answer,
-            aclosing(_lines(answer)) as lines,
-        ):
-            head = loads(await anext(lines, b"null"))
-            entries = [await to_thread.run_sync(_entry, line) async for line in lines]
-        if not isinstance(head, dict) or head["entries"] != len(entries):
-            raise ConnectionError(f"the snapshot of rollout {rollout_id} broke off; freeze again")
-        return snapshot_from(head, entries)
+        path = f"/rollouts/{validate_rollout_id(rollout_id)}/freeze"
+        with _understood():
+            async with self._asked("POST", path) as answer, aclosing(_lines(answer)) as lines:
+                head = loads(await anext(lines, b"null"))
+                entries = [await to_thread.run_sync(_entry, line) async for line in lines]
+            if not isinstance(head, dict) or head["entries"] != len(entries):
+                raise ConnectionError(f"the snapshot of rollout {rollout_id} broke off; freeze again")
+            return snapshot_from(head, entries)
 
     async def drop(self, rollout_id: str, *, snapshot_id: str, version: int) -> bool:
         """Remove a frozen rollout that nobody has marked since, as `drop` of the store does."""
         path = f"/rollouts/{validate_rollout_id(rollout_id)}/drop"
-        return bool((await self._json("POST", path, snapshot_id=snapshot_id, version=version))["dropped"])
+        return await self._json("POST", path, _dropped, snapshot_id=snapshot_id, version=version)
 
     async def retire(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
         """Remove rollouts whatever their state, leaving fences, as `retire` of the store does."""
-        found: RolloutRemovalPayload = await self._json(
-            "POST", "/retire", rollout_ids=validate_rollout_ids(rollout_ids)
-        )
-        return found
+        return await self._json("POST", "/retire", _removal, rollout_ids=validate_rollout_ids(rollout_ids))
 
     async def delete(self, rollout_ids: Sequence[str]) -> RolloutRemovalPayload:
         """Remove rollouts and their fences, as `delete` of the store does."""
-        found: RolloutRemovalPayload = await self._json(
-            "POST", "/delete", rollout_ids=validate_rollout_ids(rollout_ids)
-        )
-        return found
+        return await self._json("POST", "/delete", _removal, rollout_ids=validate_rollout_ids(rollout_ids))
 
     async def rollouts(self) -> AsyncGenerator[RolloutStatus]:
         """Give every rollout of the directory, in no order.
@@ -95,12 +90,13 @@ class TokenStoreClient:
         count = 0
         async with self._asked("GET", "/rollouts") as answer, aclosing(_lines(answer)) as lines:
             async for line in lines:
-                found = loads(line)
-                if "rollout_id" not in found:
-                    count -= found["rollouts"]
+                with _understood():
+                    found = _listed(loads(line))
+                if isinstance(found, int):
+                    count -= found
                     break
                 count += 1
-                yield RolloutStatus(**found)
+                yield found
             else:
                 count = -1
         if count:
@@ -108,14 +104,13 @@ class TokenStoreClient:
 
     async def statistics(self) -> StoreStatistics:
         """What the proxy's store has done and is doing; unlike the store's own this has to be awaited."""
-        return StoreStatistics(**await self._json("GET", "/statistics"))
+        return await self._json("GET", "/statistics", lambda told: StoreStatistics(**told))
 
-    async def _json(self, method: str, path: str, **body: Any) -> Any:
+    async def _json(self, method: str, path: str, make: Callable[[Any], Result], **body: Any) -> Result:
         async with self._asked(method, path, **body) as answer:
-            try:
-                return loads(await answer.whole(MAX_ANSWER_BYTES))
-            except ValueError as error:
-                raise ConnectionError("what answers is no token store") from error
+            told = await answer.whole(MAX_ANSWER_BYTES)
+            with _understood():
+                return make(loads(told))
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, **body: Any) -> AsyncIterator[Answer]:
@@ -136,8 +131,8 @@ class TokenStoreClient:
 def _error_in(status: int, body: bytes) -> Exception:
     """Make the error of an answer again."""
     try:
-        told = loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
+        told = dict(loads(body)["error"])
+    except (ValueError, KeyError, TypeError):  # others have a string there
         hint = "are the control routes on?" if status == 404 else "is it the URL of a proxy?"
         return ConnectionError(f"HTTP status {status} without an error of the store; {hint}")
     if "kind" in told:
@@ -145,6 +140,30 @@ def _error_in(status: int, body: bytes) -> Exception:
     kind = PermissionError if status in (401, 403) else ConnectionError
     hint = "; the control routes are off" if told.get("code") == "not_found" else ""
     return kind(f"{told.get('message')}{hint}")
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Say so where what came is nothing that a proxy says."""
+    try:
+        yield
+    except TokenStoreError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConnectionError("what answers is no token store; is it the URL of a proxy?") from error
+
+
+def _dropped(told: Any) -> bool:
+    return {True: True, False: False}[told["dropped"]]
+
+
+def _removal(told: Any) -> RolloutRemovalPayload:
+    return {"removed": told["removed"], "absent": told["absent"]}
+
+
+def _listed(told: Any) -> RolloutStatus | int:
+    """Give a rollout, or in the last line the number of all."""
+    return RolloutStatus(**told) if "rollout_id" in told else int(told["rollouts"])
 
 
 async def _lines(answer: Answer) -> AsyncGenerator[bytes]:

@@ -62,6 +62,10 @@ class Stopping:
         elif self._stop.is_set():
             told = "the proxy is being stopped; the engine was not asked"
             await Reply(send).fail(ProxyError(503, "stopping", told, retry=True))
+        elif scope["http_version"] not in ("1.0", "1.1") and scope["method"] == "POST":
+            # hypercorn speaks HTTP/2 too, but lets a stream that the application breaks off hang for ever.
+            told = f"a call needs HTTP/1.1, this one came by HTTP/{scope['http_version']}; the engine was not asked"
+            await Reply(send).fail(ProxyError(505, "http_version", told))
         else:
             self._count += 1
             try:

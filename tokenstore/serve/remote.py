@@ -69,16 +69,21 @@ def status_of(error: TokenStoreError) -> int:
 
 def error_to_plain(error: Exception) -> dict[str, Any]:
     """Make JSON of an error: its kind, its message, and its facts."""
-    facts: dict[str, Any] = {name: getattr(error, name) for name in _FACTS if hasattr(error, name)}
+    facts: dict[str, Any] = {name: _fact(getattr(error, name)) for name in _FACTS if hasattr(error, name)}
     if isinstance(error, RemovalError):
         facts |= {"payload": error.payload, "causes": {key: error_to_plain(one) for key, one in error.causes.items()}}
     return {**facts, "kind": type(error).__name__, "message": str(error)}
 
 
+def _fact(value: Any) -> Any:
+    """Give a fact that can be written: what was refused as an id may be text that is none, half of a surrogate pair."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
 def error_from_plain(plain: Mapping[str, Any]) -> Exception:
     """Make the error again; one of an unknown kind becomes the root of all, with its message."""
-    make = _MAKERS.get(plain.get("kind", ""))
     try:
+        make = _MAKERS.get(plain["kind"])
         return TokenStoreError(plain.get("message", "")) if make is None else make(plain)
     except (KeyError, TypeError, AttributeError):
         return TokenStoreError(plain.get("message", ""))

@@ -64,7 +64,7 @@ def route_of(path: str, headers: Headers, *, own: Sequence[str] = OWN) -> Route:
             400, "ambiguous_path", "the path holds an empty segment, '.' or '..'; servers disagree on those"
         )
     named = {value.decode("latin-1").strip() for name, value in headers if name == ROLLOUT_HEADER}
-    if segments[0] in PREFIXES and len(segments) > 1:
+    while len(segments) > 1 and segments[0] in PREFIXES:  # an engine behind might take the second for its own
         named.add(segments[1])
         segments = segments[2:]
     if segments[:1] and segments[0] in own:
@@ -74,7 +74,7 @@ def route_of(path: str, headers: Headers, *, own: Sequence[str] = OWN) -> Route:
 
 def _only(named: set[str]) -> str | None:
     if len(named) > 1:
-        raise ProxyError(400, "two_rollouts", "the path and the header X-Rollout-Id name different rollouts")
+        raise ProxyError(400, "two_rollouts", "path and header X-Rollout-Id name more than one rollout; name one")
     try:
         return validate_rollout_id(named.pop()) if named else None
     except InvalidRolloutIdError as error:

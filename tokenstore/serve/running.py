@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import attrs
+from anyio.abc import TaskStatus
 
 from tokenstore.config import MAX_OPEN_FILES, StoreConfig
 from tokenstore.serve.http import Connections
@@ -63,7 +64,7 @@ async def run(
         with listening(host, port) as listener:
             stop = anyio.Event()
             async with anyio.create_task_group() as group:
-                group.start_soon(_on_signals, stop, group.cancel_scope)
+                await group.start(_on_signals, stop, group.cancel_scope)  # who reads the URL may stop us at once
                 ready(url_of(listener))
                 await server.serve(app, listener, stop, grace)
                 group.cancel_scope.cancel()
@@ -113,8 +114,9 @@ def files_to_keep(limit: int, calls: int) -> int:
     return max(MAX_OPEN_FILES, min(FILES_A_CALL * calls, free // 2))
 
 
-async def _on_signals(stop: anyio.Event, scope: anyio.CancelScope) -> None:
+async def _on_signals(stop: anyio.Event, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
         async for _ in signals:
             if stop.is_set():
                 scope.cancel()

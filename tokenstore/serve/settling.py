@@ -60,7 +60,9 @@ class InFlight:
         endpoint = endpoints.get(route.path)
         if endpoint is None:
             told = f"{route.path} gives no ids with this kind of engine, so it is not captured"
-            raise ProxyError(501, "not_capturable", f"{told}; is the engine kind right?")
+            lacks_v1 = f"/v1{route.path}" in endpoints
+            hint = "the base URL must end in /v1" if lacks_v1 else "is the engine kind right?"
+            raise ProxyError(501, "not_capturable", f"{told}; {hint}")
         if route.rollout_id is None:
             told = "the call names no rollout: use /rollouts/<id>/v1 as the base URL, or the header X-Rollout-Id"
             raise ProxyError(400, "no_rollout", told)
@@ -100,7 +102,7 @@ class InFlight:
     def headers(self, answered: Headers) -> list[tuple[bytes, bytes]]:
         """Give the engine's headers, and those by which the client finds the entry."""
         named = [(ROLLOUT_HEADER, self.rollout_id.encode()), (CALL_HEADER, self.call_id.encode("latin-1"))]
-        return [*answer_headers(answered), *named]
+        return [*(pair for pair in answer_headers(answered) if pair[0] not in (ROLLOUT_HEADER, CALL_HEADER)), *named]
 
     def log(self) -> None:
         """Say what became of it."""

@@ -130,6 +130,8 @@ class Reading:
     def on_headers_complete(self) -> None:
         """Take the end of a head."""
         status: int = self._parser.get_status_code()
+        if not 100 <= status < 600:
+            raise ValueError("no status of HTTP has this number; servers cannot pass it on")
         if status < 200:
             self.headers = []
             return
