@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,13 @@ import pytest
 
 from tests.journal.workbench import LOCK, NAMES, ROOT, Process, calls
 from tests.samples import entry
+from tokenstore import StoreConfig
 from tokenstore.errors import DurabilityError
-from tokenstore.journal.disk import Access
+from tokenstore.journal.disk import Access, OsDisk
+from tokenstore.journal.journal import Journal
 from tokenstore.journal.lockfile import LockBusyError
+from tokenstore.journal.requests import Put
+from tokenstore.journal.root import Root
 from tokenstore.testing import FailingDisk, Fault, SimulatedDisk
 from tokenstore.testing.simulated_files import SimulatedDirectory, SimulatedFile
 
@@ -167,6 +172,21 @@ def test_a_lock_file_replaced_under_our_hands_is_tried_again(
             process.put(entry("c0"))
     else:
         process.put(entry("c0"))
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_store_whose_directory_is_gone_says_so_at_once(warm: bool, tmp_path: Path) -> None:
+    """Where no lock file can be made any more, nobody holds the lock, and nothing is waited for."""
+    root = Root(OsDisk().open_root(tmp_path / "store"), StoreConfig())
+    journal = Journal(root, "r")
+    if warm:
+        journal.finish(journal.committing([Put(entry("c0"))]))
+    shutil.rmtree(tmp_path / "store")
+
+    with pytest.raises(DurabilityError, match=r"locking of .* failed: No such file") as failure:
+        journal.finish(journal.committing([Put(entry("c1"))]))
+    assert failure.value.errno == errno.ENOENT
+    journal.close()
 
 
 def test_descriptors_can_be_taken_away_between_sections() -> None:

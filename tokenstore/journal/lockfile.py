@@ -72,6 +72,8 @@ class LockFile:
             try:
                 self._file = self._root.directory.open(self.name, access)
             except FileNotFoundError:
+                if access == "create":  # the directory itself is gone; nobody holds a lock that could be waited for
+                    raise
                 return None
             self._access = access
             self._identity = self._file.stat().identity
