@@ -24,7 +24,7 @@ GENERATE, TOKENS_IN = "/generate", "/inference/v1/generate"
 LOST_WITHOUT_TRACE = frozenset(
     {
         "/v1/messages", "/infill", "/api/chat", "/api/generate", "/chat/completions", "/responses", "/invocations",
-        "/v1/chat/completions/batch", "/generate_stream", "/vertex_generate",
+        "/v1/chat/completions/batch", "/generate_stream", "/generate_from_file", "/vertex_generate",
     }
 )  # fmt: skip
 """Other paths by which engines generate, none of which gives ids and log probabilities."""
