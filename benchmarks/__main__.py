@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from benchmarks.contenders import Contender
 from benchmarks.harness import machine, report, suite
@@ -24,10 +25,15 @@ IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run benchmarks and report; the exit status is 1 if one of them failed, a missed target is none."""
+    """Run benchmarks and report; the exit status is 1 if one of them failed or none could, a missed target is none."""
     chosen = arguments_of(arguments)
     out = Path(chosen.out)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out).close()
+    except OSError as error:
+        say(f"cannot write to {out} ({error.strerror}); choose another folder with --out")
+        return 1
     where = machine.describe(out)
     if where["file system"].startswith(IN_MEMORY):
         say(f"{out} is on {where['file system']}: a sync costs nothing there; choose a folder on a disk with --out")

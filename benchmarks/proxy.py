@@ -17,13 +17,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 from urllib.request import urlopen
 
 import anyio
 
+from benchmarks.contenders.ours import PER_FILE
 from benchmarks.harness.children import in_child
+from benchmarks.harness.load import check_stored
 from benchmarks.harness.statistics import percentile
 from benchmarks.harness.suite import OURS, Key, Run, Target, Values
 from tokenstore.serve.http import Connections
@@ -74,6 +77,7 @@ def measure(run: Run) -> Values:
             values[Key(CASE, who, "calls")] = len(added)
             if who != DIRECT:
                 values[Key(CASE, who, "CPU us/call")] = spent / (calls * (rounds + 1)) * 1e6
+    check_stored(PER_FILE, Path(place), calls * (run.size(ROUNDS, 2) + 1))
     return values
 
 

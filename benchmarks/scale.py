@@ -10,8 +10,10 @@ from time import perf_counter
 
 import anyio
 
+from benchmarks.contenders.ours import PER_FILE
 from benchmarks.harness.baselines import line_of
 from benchmarks.harness.children import in_child, open_descriptors, resident_bytes
+from benchmarks.harness.load import check_stored
 from benchmarks.harness.shapes import Shape, rollout_of, rollouts_of, work_out_of_sight
 from benchmarks.harness.statistics import median
 from benchmarks.harness.suite import OURS, Key, Run, Target, Values
@@ -66,6 +68,7 @@ def measure(run: Run) -> Values:
     for who, footprint in ((WAITING, waiting), (RETIRED, retired)):
         for what, value in in_child(footprint, root, count):
             values[Key(OPEN_CASE, who, what)] = value
+    check_stored(PER_FILE, root, count * (CALLS + 1))
     for entries in (SHORT, LONG):
         found = anyio.run(_after_idling, run.place(), entries, run.size(20, 1), backend="asyncio")
         for who, seconds in zip(("first", "warm"), found, strict=True):
@@ -135,6 +138,7 @@ async def _after_idling(root: Path, entries: int, rollouts: int) -> tuple[float,
             for calls in known:
                 first.append(await _seconds(store, calls[entries]))
                 warm += [await _seconds(store, call) for call in calls[entries + 1 :]]
+    check_stored(PER_FILE, root, sum(map(len, known)))
     return median(first), median(warm)
 
 

@@ -53,6 +53,21 @@ def test_a_missed_target_is_no_failure(tmp_path: Path, monkeypatch: pytest.Monke
     assert main(["growth", "--rounds", "2", "--baselines", "--out", str(tmp_path / "new" / "folder")]) == 0
 
 
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_to_is_named(
+    folder: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where no report can be written, nothing is measured; the folder and the reason are told, and the status is 1."""
+    (tmp_path / "file").touch()
+
+    status = main(["growth", "--quick", "--baselines", "--out", str(tmp_path / folder)])
+
+    assert status == 1
+    told = capfd.readouterr().err
+    assert f"cannot write to {tmp_path / folder} (" in told
+    assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--rounds", "0"], ["--rounds", "x"], ["--nonsense"]])
 def test_wrong_usage(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """An unknown name or option, or no number of rounds, ends with status 2 and says what there is."""

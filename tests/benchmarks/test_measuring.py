@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks import scale
 from benchmarks.contenders import Contender, lightning, ours, plain, reference, sqlite
 from benchmarks.harness.baselines import ONE_AFTER_THE_OTHER, bare, disk, in_threads, line_of
 from benchmarks.harness.load import check_stored, side_by_side, throughput
@@ -16,7 +17,7 @@ from benchmarks.harness.shapes import Shape, named_call, rollouts_of
 from benchmarks.harness.suite import installed
 from benchmarks.harness.turns import Stream, bytes_written, take_turns
 from benchmarks.loop_lag import lags_during
-from tokenstore import TokenCaptureStore
+from tokenstore import TokenCaptureStore, TokenEntry
 from tokenstore.testing import first_difference
 
 TINY = Shape(12, 4)
@@ -155,3 +156,23 @@ def test_calls_of_the_same_content_differ_in_their_names_only() -> None:
     assert first_difference(first, second) is not None
     assert len(line_of(first)) == len(line_of(second))
     assert first.generation_token_ids == second.generation_token_ids
+
+
+class ForgetfulStore(TokenCaptureStore):
+    """Acknowledges its first entry and does not store it."""
+
+    _forgot = False
+
+    async def put(self, entry: TokenEntry) -> None:
+        """Store an entry, but for the first."""
+        if self._forgot:
+            await super().put(entry)
+        self._forgot = True
+
+
+def test_scale_misses_what_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts that are put to after idling are looked at, and an entry that is not there is told."""
+    monkeypatch.setattr(scale, "TokenCaptureStore", ForgetfulStore)
+
+    with pytest.raises(RuntimeError, match="acknowledged 5 entries and stored 4"):
+        anyio.run(scale._after_idling, tmp_path / "store", 2, 1, backend="asyncio")

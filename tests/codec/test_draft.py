@@ -100,11 +100,21 @@ def test_what_cannot_be_written_in_slices_is_named() -> None:
         prepare(entry(routed_experts=[[1, 2]] * 9000 + [[10**5000, 2]]))
 
 
-@pytest.mark.parametrize(("ids", "gaps"), [(SLICE, 0), (SLICE + 1, 2), (5 * SLICE, 5)])
+@pytest.mark.parametrize(("ids", "gaps"), [(SLICE, 0), (SLICE + 1, 1), (5 * SLICE, 5)])
 def test_a_long_array_is_encoded_with_gaps(ids: int, gaps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each slice of a long prompt others get the interpreter; an ordinary one is encoded in one go."""
+    """After each full slice of a long prompt others get the interpreter; an ordinary one is encoded in one go."""
     slept: list[float] = []
     monkeypatch.setattr(draft_module, "sleep", slept.append)
     prepare(entry(prompt_token_ids=[7] * ids)).line(checksum=True)
 
     assert slept == [GAP_SECONDS] * gaps
+
+
+@pytest.mark.parametrize(("experts", "gaps"), [([[1] * 2 * SLICE, *[[1]] * 5000], 1), ([[1] * 8] * 5 * SLICE, 40)])
+def test_small_slices_leave_no_gaps(experts: list[Any], gaps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short lists behind a long one are written one by one, and not slept after."""
+    slept: list[float] = []
+    monkeypatch.setattr(draft_module, "sleep", slept.append)
+    prepare(entry(routed_experts=experts))
+
+    assert len(slept) == gaps

@@ -134,6 +134,15 @@ class TestCacheBounds:
             found = [ids for (rollout, _), ids in known.items() if cache.find(rollout, ids)]
             assert sum(map(len, found)) <= max_bytes
 
+    def test_a_call_too_short_to_be_named_is_not_kept(self) -> None:
+        """What takes more memory than its ids, and is no base, takes no memory, nor the place of a base."""
+        cache = PromptCache()
+        cache.remember("r", "base", packed([7] * (MIN_SHARED - 1)), packed([8]), None)
+        for number in range(CALLS_A_ROLLOUT):
+            cache.remember("r", f"short{number}", packed([number] * (MIN_SHARED - 2)), packed([8]), None)
+
+        assert [known.model_call_id for known in cache.known("r")] == ["base"]
+
     def test_the_least_recently_used_goes_first(self) -> None:
         """A call that was named again stays, and the one that nobody used since goes."""
         ids = {name: packed([number] * MIN_SHARED) for number, name in enumerate("abc")}

@@ -136,6 +136,20 @@ class KeptJournal:
         return True
 
 
+class EndingJournal(KeptJournal):
+    """A journal of which a section ends just before its descriptors are taken."""
+
+    def __init__(self, open_files: int, budget: HandleBudget) -> None:
+        super().__init__(open_files)
+        self._budget = budget
+
+    def try_release(self) -> bool:
+        """End the section with two descriptors, and close them."""
+        self.open_files = 2
+        self._budget.keep(self)
+        return super().try_release()
+
+
 class Clock:
     """Tells a time that goes on when it is told to."""
 
@@ -212,6 +226,17 @@ class TestHandles:
 
         assert budget.total == 3
         assert other.taken == 1
+
+    def test_a_section_that_ends_before_its_files_are_taken_counts_for_nothing(self, clock: Clock) -> None:
+        """A journal that notes its files after it was chosen, and then loses them, is not counted with them."""
+        budget = HandleBudget(4)
+        ending, other = EndingJournal(3, budget), KeptJournal(2)
+        budget.keep(ending)
+        clock.now += BUSY_SECONDS
+        budget.keep(other)
+
+        assert (ending.taken, ending.open_files) == (1, 0)
+        assert budget.total == other.open_files
 
     def test_one_journal_above_the_limit_gives_its_own(self) -> None:
         """A limit below what one journal holds leaves none kept, and the journal works on."""

@@ -41,8 +41,7 @@ class RemoteShard:
         self._channel = channel
 
     async def put(self, entry: TokenEntry) -> None:
-        large = len(entry.prompt_token_ids) + len(entry.generation_token_ids) > IDS_ON_LOOP
-        draft = await to_thread.run_sync(prepare, entry) if large else prepare(entry)
+        draft = await to_thread.run_sync(prepare, entry) if _is_large(entry) else prepare(entry)
         await self._channel.ask("put", draft)
 
     async def begin_call(self, rollout_id: str, model_call_id: str) -> None:
@@ -106,6 +105,12 @@ class RemoteShard:
             if head.pop("count") == len(entries):
                 return TokenCaptureSnapshot(**head, entries=tuple(entries))
         raise self._channel.unavailable(f"it restarted {ATTEMPTS} times during a snapshot", unknown=frozen)
+
+
+def _is_large(entry: TokenEntry) -> bool:
+    """Whether encoding it would keep the loop; routed experts are numbers for each token and layer."""
+    ids = len(entry.prompt_token_ids) + len(entry.generation_token_ids)
+    return ids > IDS_ON_LOOP or entry.routed_experts is not None
 
 
 class _Reading:

@@ -31,9 +31,9 @@ _PROMPT_KEYS = ("prompt_base", "prompt_rest", "prompt_token_ids")
 _ARRAYS = ("generation_log_probs", "generation_token_ids", "routed_experts")
 """Members that may be long arrays of numbers."""
 GAP_SECONDS = 1e-6
-"""Slept after each slice of a long array; it takes some 60 us, which is what waking up takes. A thread that waits for
-the interpreter, an event loop above all, has it at once only if whoever lets go stays away until then. Otherwise it has
-it after a switching interval of 5 ms, and asyncio's loop asks three times for each answer of a thread."""
+"""Slept after each full slice of a long array; it takes some 60 us, which is what waking up takes. A thread that waits
+for the interpreter, an event loop above all, has it at once only if whoever lets go stays away until then. Otherwise it
+has it after a switching interval of 5 ms, and asyncio's loop asks three times for each answer of a thread."""
 
 
 class Draft:
@@ -201,7 +201,8 @@ def _encode_numbers(values: Sequence[Any]) -> bytes:
 
 def _encode_slice(values: Sequence[Any]) -> bytes:
     encoded = dumps(_listed(values))[1:-1]
-    sleep(GAP_SECONDS)
+    if len(encoded) > SLICE:  # less is soon done, and there may be very many such: lists shorter than the first one
+        sleep(GAP_SECONDS)
     return encoded
 
 

@@ -138,6 +138,8 @@ class PromptCache:
         with self._guard:
             if (rollout_id, call_id) in self._calls:
                 self._remove(rollout_id, call_id)
+            if call.length < MIN_SHARED:  # nobody will name it, and it takes more memory than its ids, half a kilobyte
+                return
             self._rollouts.setdefault(rollout_id, []).append(call_id)
             self._calls[rollout_id, call_id] = call
             self._bytes += call.size

@@ -138,9 +138,10 @@ class HandleBudget:
             self._note(holder, holder.open_files)
             victims = self._excess(holder)
         for victim in victims:
-            if not victim.try_release():
-                with self._guard:
-                    self._note(victim, victim.open_files)
+            victim.try_release()
+            # Also if that was done: a section of it that ended meanwhile has noted what it had.
+            with self._guard:
+                self._note(victim, victim.open_files)
 
     def _excess(self, latest: Holder) -> list[Holder]:
         """Take out holders until the rest is within the limit."""
