@@ -113,11 +113,10 @@ class Draft:
     def _written(self, base: KnownPrompt | None, *, checksum: bool) -> bytes:
         members = dict(self._members)
         rest = from_little_endian(self.prompt[base.length * ID_BYTES if base else 0 :])
-        if base is None:
-            members["prompt_token_ids"] = _member("prompt_token_ids", _encode_numbers(rest))
-        else:
+        name = "prompt_rest" if base else "prompt_token_ids"
+        members[name] = _member(name, _encode_numbers(rest))
+        if base:
             members["prompt_base"] = _member("prompt_base", dumps(attrs.asdict(base.as_base())))
-            members["prompt_rest"] = _member("prompt_rest", _encode_numbers(rest))
         body = b"{" + b",".join([members[name] for name in sorted(members)])
         return body + (b',"crc32":%d}' % zlib.crc32(body) if checksum or base else b"}")
 
