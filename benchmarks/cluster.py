@@ -19,7 +19,9 @@ from typing import Any
 
 import anyio
 
+from benchmarks.contenders.ours import PER_FILE
 from benchmarks.harness.children import in_child
+from benchmarks.harness.load import check_stored
 from benchmarks.harness.shapes import Shape, rollouts_of, work_out_of_sight
 from benchmarks.harness.statistics import percentile
 from benchmarks.harness.suite import OURS, Key, Run, Target, Values, installed
@@ -83,7 +85,15 @@ def _measure(folder: str, order: Sequence[str], share: float) -> list[tuple[Key,
         found = anyio.run(_all_cases, folder, order, share)
         for config in (remote, direct):
             down(config.name)
+    puts = len(SIZES) * sum(clients * _puts_of(each, share) for clients, each in CLIENTS.items())
+    for store in ("remote/shard-00000", "direct/shard-00000", "plain"):
+        check_stored(PER_FILE, Path(folder) / store, puts)
     return found
+
+
+def _puts_of(each: int, share: float) -> int:
+    """Tell how many puts a client makes: a first one, and those that are measured."""
+    return 1 + max(2, int(each * share))
 
 
 async def _all_cases(folder: str, order: Sequence[str], share: float) -> list[tuple[Key, float]]:
@@ -96,7 +106,7 @@ async def _all_cases(folder: str, order: Sequence[str], share: float) -> list[tu
         for size, shape in SIZES.items():
             for clients, each in CLIENTS.items():
                 number += 1
-                rollouts = rollouts_of(shape, clients, 1 + max(2, int(each * share)))
+                rollouts = rollouts_of(shape, clients, _puts_of(each, share))
                 for who in order:
                     named = [_renamed(entries, f"{number}-{place}") for place, entries in enumerate(rollouts)]
                     given = named if who != EMPTY else [[_pieces(entry) for entry in entries] for entries in named]

@@ -105,6 +105,14 @@ class TestIds:
 
             assert f"position {len(ids) - 2} holds a value of type bool" in problem_of(ids)
 
+    def test_the_first_of_several_wrong_ids_is_named(self) -> None:
+        """A bool is named before a wrong id that comes later, also where both are far apart in a long prompt."""
+        for length in (4, 2 * PACKED_SLICE):
+            ids: list[int] = [7] * length
+            ids[1], ids[-1] = True, -1
+
+            assert "position 1 holds a value of type bool" in problem_of(ids)
+
 
 class TestBeginnings:
     """What is known of a call is not looked for again in ids that begin with it."""

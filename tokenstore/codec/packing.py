@@ -68,7 +68,7 @@ def pack_ids(ids: Sequence[int], field: str, call_id: str, known: Iterable[Begin
     packed = little_endian(_array(ids, field, call_id))
     small = _small_ids(packed, next((beginning for beginning in known if beginning.begins(packed)), None))
     if _holds_bools(ids, small):
-        _one_by_one(ids, 0, field, call_id)
+        _one_by_one(ids, field, call_id)
     return Packed(packed, small)
 
 
@@ -81,23 +81,19 @@ def joined(first: Packed, second: Packed) -> Places:
 
 
 def _array(ids: Sequence[int], field: str, call_id: str) -> array[int]:
-    if len(ids) <= PACKED_SLICE:
-        return _array_of(ids, 0, field, call_id)
     packed = array("I")
-    for part in slices(ids, PACKED_SLICE):
-        packed.extend(_array_of(part, len(packed), field, call_id))
+    try:
+        if len(ids) <= PACKED_SLICE:
+            return array("I", ids)
+        for part in slices(ids, PACKED_SLICE):
+            packed.extend(array("I", part))
+    except (TypeError, OverflowError):  # looked at from the first one on: the first wrong one is named
+        return _one_by_one(ids, field, call_id)
     return packed
 
 
-def _array_of(ids: Sequence[int], position: int, field: str, call_id: str) -> array[int]:
-    try:
-        return array("I", ids)
-    except (TypeError, OverflowError):
-        return _one_by_one(ids, position, field, call_id)
-
-
-def _one_by_one(ids: Sequence[int], position: int, field: str, call_id: str) -> array[int]:
-    return array("I", [_plain_id(value, position + at, field, call_id) for at, value in enumerate(ids)])
+def _one_by_one(ids: Sequence[int], field: str, call_id: str) -> array[int]:
+    return array("I", [_plain_id(value, at, field, call_id) for at, value in enumerate(ids)])
 
 
 def _small_ids(packed: bytes, beginning: Beginning | None) -> Places:

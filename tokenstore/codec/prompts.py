@@ -97,7 +97,7 @@ class PromptCache:
         self._guard = threading.Lock()
 
     def find(self, rollout_id: str, prompt: bytes) -> KnownPrompt | None:
-        """The longest known call that the packed prompt begins with, if it is long enough to be worth naming."""
+        """The longest known call that the packed prompt begins with."""
         found = next(self.fitting(rollout_id, prompt), None)
         if found is not None:
             with self._guard:
@@ -112,9 +112,8 @@ class PromptCache:
             calls.append(calls.pop(calls.index(call_id)))
 
     def fitting(self, rollout_id: str, prompt: bytes) -> Iterator[KnownPrompt]:
-        """The known calls that the packed prompt begins with and that are long enough to be worth naming."""
-        known = self.known(rollout_id)
-        return (call for call in known if call.length >= MIN_SHARED and call.begins(prompt))
+        """The known calls that the packed prompt begins with, the longest first."""
+        return (call for call in self.known(rollout_id) if call.begins(prompt))
 
     def known(self, rollout_id: str) -> list[KnownPrompt]:
         """The last calls of a rollout, the longest first."""
@@ -132,14 +131,17 @@ class PromptCache:
         *,
         small: Places = None,
     ) -> None:
-        """Keep a call that is surely in the file, or will be before any line that names it."""
+        """Keep a call that is surely in the file, or will be before any line that names it, if it is worth naming.
+
+        A short one is not, and would take more memory than its ids: half a kilobyte.
+        """
+        if len(prompt) + len(generation) < MIN_SHARED * ID_BYTES:
+            self._let_go(rollout_id, call_id)
+            return
         crc32 = zlib.crc32(memoryview(prompt)[base.size :], base.crc32) if base else zlib.crc32(prompt)
         call = KnownPrompt(call_id, prompt, zlib.crc32(generation, crc32), generation, small)
+        self._let_go(rollout_id, call_id)
         with self._guard:
-            if (rollout_id, call_id) in self._calls:
-                self._remove(rollout_id, call_id)
-            if call.length < MIN_SHARED:  # nobody will name it, and it takes more memory than its ids, half a kilobyte
-                return
             self._rollouts.setdefault(rollout_id, []).append(call_id)
             self._calls[rollout_id, call_id] = call
             self._bytes += call.size
@@ -147,6 +149,12 @@ class PromptCache:
                 self._remove(rollout_id, self._rollouts[rollout_id][0])
             while self._bytes > self._max_bytes:
                 self._remove(*next(iter(self._calls)))
+
+    def _let_go(self, rollout_id: str, call_id: str) -> None:
+        """Let go of one call, if it is there."""
+        with self._guard:
+            if (rollout_id, call_id) in self._calls:
+                self._remove(rollout_id, call_id)
 
     def forget(self, rollout_id: str) -> None:
         """Let go of a rollout, because its file is not the one it was or its last lines may be cut off."""
