@@ -150,6 +150,15 @@ async def test_peek_and_entries_of_retired_rollout() -> None:
     assert store.read_entries("r") == []
 
 
+async def test_drop_of_a_rollout_that_was_never_frozen() -> None:
+    """A rollout that was retired while it was open has no pair: a drop is false, as from a file."""
+    store = InMemoryTokenStore()
+    await store.begin_call("r", "c1")
+    await store.retire(["r"])
+
+    assert not await store.drop("r", snapshot_id="", version=0)
+
+
 async def test_entries_one_by_one() -> None:
     """Entries are given in order, those that were there at the start; later ones are not."""
     store = InMemoryTokenStore()

@@ -93,7 +93,8 @@ class Rollout:
 
     def drop(self, snapshot_id: str, version: int) -> bool:
         """Remove the records if the rollout is what the consumer took over."""
-        if self.state == "open" or (self.snapshot_id, self.version) != (snapshot_id, version):
+        frozen_as = (self.snapshot_id, self.version) if self.snapshot_id else None  # never frozen, it has no pair
+        if self.state == "open" or frozen_as != (snapshot_id, version):
             return False
         self.fence()
         return True
