@@ -42,6 +42,12 @@ def test_nodes_are_no_single_string(tmp_path: Path) -> None:
         config(tmp_path, nodes="10.0.0.1")
 
 
+def test_floating_shards_take_no_nodes(tmp_path: Path) -> None:
+    """Nodes for floating shards, which would not be kept to, are refused."""
+    with pytest.raises(ValueError, match=r"ClusterConfig\.nodes is for pinned shards"):
+        config(tmp_path, placement="floating", nodes=["10.0.0.1"])
+
+
 def test_pinned_shards_go_round(tmp_path: Path) -> None:
     """Pinned shards take the nodes in turn, those of the configuration or all there are, by address."""
     named = plan_of(config(tmp_path, shards=3, nodes=["rack=a", "10.0.0.9"]), ["10.0.0.1"])

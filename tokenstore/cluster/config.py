@@ -80,11 +80,15 @@ class ClusterConfig:
     """`"pinned"`: each shard belongs to a node and waits for it. `"floating"`: it may start on another node, behind a
     fence; the root must then be on a shared file system with working locks."""
     nodes: tuple[str, ...] = attrs.field(default=(), converter=_nodes)
-    """Nodes of the shards in turn, each an address or a Ray node label as `key=value`; all nodes if there are none."""
+    """Nodes of pinned shards in turn, each an address or a Ray node label as `key=value`; without any, all nodes."""
     place: str = attrs.field(default="", validator=_place)
     """A function `module:name` of (rollout id, shards) that gives the shard's index; a hash of the id if empty."""
     store: StoreConfig = attrs.field(factory=StoreConfig, validator=attrs.validators.instance_of(StoreConfig))
     """How each shard's store behaves."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.nodes and self.placement == "floating":
+            raise ValueError("ClusterConfig.nodes is for pinned shards, floating ones run on any node; leave it out")
 
 
 @attrs.frozen(kw_only=True)
