@@ -52,9 +52,13 @@ def memory_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _garbage() -> Iterator[None]:
-    """Let go of what a module's tests have left in cycles, descriptors among it."""
+    """Let go of what a module's tests have left in cycles, descriptors among it, and never look at the rest again.
+
+    The rest is mostly what they have imported: some libraries are a million objects, and many tests collect garbage.
+    """
     yield
     gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_finish() -> None:

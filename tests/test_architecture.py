@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "starlette": ("serve.web",),
     "uvicorn": ("serve.on_uvicorn",),
     "hypercorn": ("serve.on_hypercorn",),
+    "trio": ("serve.on_hypercorn",),
     "ray": ("cluster.on_ray",),
     "asyncio": (),
-    "trio": (),
     "pytest": (),
 }
 """Who alone may import a package; the last ones nobody."""
@@ -116,6 +117,7 @@ FACES = ("cli", "engines", "integrations", "serve", "view", "cluster", "testing"
 """These may open files of their own, which are no files of a store."""
 
 
+@cache
 def tree(module: str) -> ast.Module:
     """Parse a module."""
     return ast.parse(MODULES[module].read_text(encoding="utf-8"), str(MODULES[module]))

@@ -1,6 +1,6 @@
 """Callers that are cancelled at any moment and in any way: nothing stalls, nothing leaks, every account is exact.
 
-`TOKENSTORE_CANCELLATIONS=50000` runs so many operations on each event loop instead of 2,000.
+`TOKENSTORE_CANCELLATIONS=50000` runs so many operations on each event loop instead of 1,000.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tokenstore import StoreClosedError, StoreConfig, TokenCaptureStore
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS = int(os.environ.get("TOKENSTORE_CANCELLATIONS", "2000"))
-CHUNK = 500
+OPERATIONS = int(os.environ.get("TOKENSTORE_CANCELLATIONS", "1000"))
+CHUNK = 250
 """Operations of one test, at least, and twice as many where there is one way to cancel and not two."""
 SEEDS = range(max(1, OPERATIONS // (4 * CHUNK)))
 """On each loop a seed has so many chunks: two ways to hold a store, two to cancel."""
-FEW = range(max(1, OPERATIONS // 10_000))
+FEW = range(max(1, OPERATIONS // 5_000))
 """Seeds of what takes longer than a chunk."""
 LIMIT = 30.0
 """Seconds in which one test must come to its end."""
@@ -97,7 +97,7 @@ async def test_cancelled_blocks(root: Path, native: bool, seed: int) -> None:
                 tasks.start_soon(put, number)
 
     with nothing_leaks(root), anyio.fail_after(LIMIT):
-        for number in range(40):
+        for number in range(20):
             turns, times = int(chance.expovariate(1 / 60)), chance.randint(1, 3)
             await cancelled_after(turns, partial(serve, str(number)), native=native, times=times)
             assert store_tasks() == []
@@ -114,7 +114,7 @@ async def test_cancelled_close(root: Path, entered: bool, native: bool, seed: in
     """A close that is cancelled with work in flight goes on; each put is durable or raised, and closing again waits."""
     chance = random.Random(seed)  # noqa: S311 - replayable, no secret
     with nothing_leaks(root), anyio.fail_after(LIMIT):
-        for number in range(20):
+        for number in range(10):
             outcomes, rollout_id = Outcomes(), f"r{number}"
             async with opened(TokenCaptureStore(root), entered=entered) as store, anyio.create_task_group() as tasks:
                 for call in range(10):
@@ -152,7 +152,7 @@ async def test_cancelled_readings(root: Path, native: bool, seed: int) -> None:
                 await anyio.lowlevel.checkpoint()
 
         with nothing_leaks(root / "r.tokens.jsonl" / "never"), anyio.fail_after(LIMIT):
-            for _ in range(30):
+            for _ in range(15):
                 for reading in (read, list_all):
                     await cancelled_after(int(chance.expovariate(1 / 60)), reading, native=native)
         found = [each.model_call_id async for each in store.entries("r")]

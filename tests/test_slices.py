@@ -15,6 +15,7 @@ from tests.loops import HeldDisk, descriptors, nothing_leaks, store_on, ticks
 from tests.samples import entry
 from tokenstore import TokenCaptureStore
 from tokenstore.slices import Slices
+from tokenstore.store import LISTING_SLICE
 from tokenstore.testing import SimulatedDisk
 
 pytestmark = pytest.mark.anyio
@@ -110,7 +111,7 @@ class TestStore:
             if entered:
                 await store.__aenter__()
             async with anyio.create_task_group() as tasks:
-                for number in range(200):
+                for number in range(LISTING_SLICE + 2):
                     tasks.start_soon(store.put, entry("c0", rollout_id=f"r{number}"))
             gc.collect()
             before = len(descriptors())

@@ -8,9 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
+import tokenstore.actor as actor_module
 from tests.loops import ROOT, Outcomes, calls_of, hold_lock, store_on, ticks, until
 from tests.samples import entry
 from tokenstore import LockTimeoutError
+from tokenstore.journal.held import FREE_SECONDS
 from tokenstore.testing import SimulatedDisk
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +59,19 @@ async def test_others_go_on() -> None:
 
     assert puts_meanwhile == 20
     assert puts == 44
+
+
+async def test_a_long_turn_ends_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor that has held its lock long enough, in batches back to back, leaves it free before the next one."""
+    monkeypatch.setattr(actor_module, "TURN_SECONDS", 0.0)
+    async with store_on(SimulatedDisk()) as store:
+        await store.put(entry("c0"))
+        started = anyio.current_time()
+        for number in range(1, 9):
+            await store.put(entry(f"c{number}"))
+        took = anyio.current_time() - started
+
+    assert took >= 8 * FREE_SECONDS
 
 
 @pytest.mark.parametrize("operation", ["put", "freeze", "delete"])

@@ -14,8 +14,10 @@ from tokenstore.cli import main
 
 
 @pytest.fixture(autouse=True)
-def _no_root_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No root, and English messages: argparse looks for those of another language at every option."""
     monkeypatch.delenv("TOKENSTORE_ROOT", raising=False)
+    monkeypatch.setenv("LANGUAGE", "C")
 
 
 @pytest.fixture(scope="session")

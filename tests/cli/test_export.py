@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +18,22 @@ from tokenstore.testing import first_difference, shaped_rollout
 SHAPES = ("append_only", "branches", "edge_values", "empty_ids", "no_items")
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store with a few rollouts."""
-    store = TokenCaptureStore(tmp_path / "store")
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a few rollouts, not to be changed."""
+    root = tmp_path_factory.mktemp("model") / "store"
+    store = TokenCaptureStore(root)
     for shape in SHAPES:
         for call in shaped_rollout(shape, shape):
             store.append(call)
-    return tmp_path / "store"
+    anyio.run(store.close)
+    return root
+
+
+@pytest.fixture
+def root(model: Path, tmp_path: Path) -> Path:
+    """A copy of one's own."""
+    return Path(shutil.copytree(model, tmp_path / "store"))
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet", "npz"])

@@ -211,34 +211,34 @@ class CountingStore:
         self.puts += 1
 
 
-def many(count: int) -> list[TokenEntry]:
-    """Make small calls, each of a rollout of its own."""
-    return list(chain.from_iterable(agent_rollout(f"r{number}", turns=1, first_prompt=1) for number in range(count)))
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 300 small calls, each of a rollout of its own."""
+    calls = chain.from_iterable(agent_rollout(f"r{number}", turns=1, first_prompt=1) for number in range(300))
+    return write(tmp_path_factory.mktemp("many") / "many.jsonl", calls)
 
 
 def test_at_most_64_puts_run_at_once(
-    run: Runner, tmp_path: Path, backend: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    run: Runner, many: Path, tmp_path: Path, backend: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many rollouts go in concurrently, but no more than the bound."""
     store = CountingStore()
     monkeypatch.setattr(ingest, "TokenCaptureStore", store)
-    file = write(tmp_path / "many.jsonl", many(300))
 
-    assert run("ingest", file, "--root", tmp_path, *backend).status == 0
+    assert run("ingest", many, "--root", tmp_path, *backend).status == 0
 
     assert store.most == ingest.MAX_PUTS
     assert store.puts == 300
 
 
 def test_a_failing_disk_ends_the_run(
-    run: Runner, tmp_path: Path, backend: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    run: Runner, many: Path, tmp_path: Path, backend: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a put that the disk failed no further line is tried, in no file; the summary says that it stopped."""
     store = CountingStore(fails_at=100)
     monkeypatch.setattr(ingest, "TokenCaptureStore", store)
-    file = write(tmp_path / "many.jsonl", many(300))
 
-    result = run("ingest", file, file, "--json", "--root", tmp_path, *backend)
+    result = run("ingest", many, many, "--json", "--root", tmp_path, *backend)
 
     counts = summary(result.out)
     assert result.status == 1

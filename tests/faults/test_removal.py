@@ -66,8 +66,9 @@ class Stage:
         points = [Point(copy, ledger, step, label) for step, (copy, label) in enumerate(self.copies)]
         states = [point.crash(policy, seed) for point in points for policy, seed in crashes]
         distinct = {key_of(disk, known): (disk, known) for disk, known in states}
+        recovered: set[int] = set()
         for disk, known in distinct.values():
-            Aftermath(disk.after_kill(), known, [R, S], [self.config] * 2).check()
+            Aftermath(disk.after_kill(), known, [R, S], [self.config] * 2).check(recovered)
         return len(states)
 
 

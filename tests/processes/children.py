@@ -355,7 +355,7 @@ def share(root: str, loop: str, name: str, calls: str) -> None:
 
 
 def hammer(root: str, loop: str, name: str) -> None:
-    """Put into one rollout from 16 tasks without a pause, until the input ends; say every tenth."""
+    """Put into one rollout from 16 tasks without a pause, from one line of input to the next; say every tenth."""
 
     async def client(store: TokenCaptureStore, task: int) -> None:
         for number in count():
@@ -365,6 +365,8 @@ def hammer(root: str, loop: str, name: str) -> None:
 
     async def main() -> None:
         async with TokenCaptureStore(root) as store, anyio.create_task_group() as tasks:
+            say("ready")
+            await anyio.to_thread.run_sync(sys.stdin.readline)
             for task in range(16):
                 tasks.start_soon(client, store, task)
             await anyio.to_thread.run_sync(sys.stdin.readline)

@@ -29,6 +29,9 @@ def test_two_processes_two_hosts(one: str, other: str, tmp_path: Path) -> None:
 def test_nobody_starves(tmp_path: Path) -> None:
     """Two processes that put into one rollout without a pause both get on."""
     with start("hammer", tmp_path, "trio", "a") as first, start("hammer", tmp_path, "asyncio", "b") as second:
+        assert [child.line() for child in (first, second)] == ["ready", "ready"]
+        for child in (first, second):
+            child.say()
         lines = [child.line() for _ in range(24) for child in (first, second)]
         for child in (first, second):
             child.say()
