@@ -325,6 +325,13 @@ async def never_ending_event(_: Engine, __: Request, ___: Body, send: Send) -> N
         await send({"type": "http.response.body", "body": b"data: " + b"x" * 65536, "more_body": True})
 
 
+async def flood(_: Engine, __: Request, ___: Body, send: Send) -> None:
+    """Send more than the buffers on the way hold, in the middle of a stream."""
+    await begin_stream(send, chat_chunks()[:2])
+    for _number in range(1024):
+        await send({"type": "http.response.body", "body": b": " + b"x" * 65536 + b"\n\n", "more_body": True})
+
+
 async def byte_by_byte(_: Engine, __: Request, ___: Body, send: Send) -> None:
     """Send a stream a byte at a time, with the other kind of line ends and comments between."""
     await send({"type": "http.response.start", "status": 200, "headers": STREAM})
@@ -338,7 +345,8 @@ TROUBLES: dict[str, Trouble] = {
     function.__name__: function
     for function in (
         wait_then_stream, wait_then_answer, break_off, break_off_at_the_end, end_early, half_answer, no_answer, garbled,
-        garbled_line, fail_at_once, fail_later, redirect, never_ending_event, byte_by_byte,
+        garbled_line, fail_at_once, fail_later, redirect, never_ending_event, flood,
+        byte_by_byte,
     )
 }  # fmt: skip
 """Every way to misbehave."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenstore.engines import vllm
 from tokenstore.errors import EngineFailureError
 from tokenstore.serve.asking import Plan, plan_of
-from tokenstore.serve.endpoints import CHAT, COMPLETIONS, ENDPOINTS, GENERATE, TOKENS_IN
+from tokenstore.serve.endpoints import CHAT, COMPLETIONS, ENDPOINTS, GENERATE, RESPONSES, TOKENS_IN
 from tokenstore.serve.frames import Frames, OversizeError, data_of
 from tokenstore.serve.outcomes import failure_code
 from tokenstore.serve.problems import ProxyError
@@ -86,6 +86,46 @@ def test_what_cannot_be_captured_is_refused(asked: Any, kind: EngineKind, path: 
         plan(asked, kind, path)
 
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "path"),
+    [
+        ({"stream": "false"}, "vllm", CHAT),
+        ({"stream": "true"}, "vllm", CHAT),
+        ({"stream": 1}, "sglang", CHAT),
+        ({"stream": 0}, "vllm", RESPONSES),
+        ({"stream": []}, "llama_cpp", "/completion"),
+        ({"logprobs": "false"}, "vllm", CHAT),
+        ({"logprobs": 0}, "sglang", CHAT),
+        ({"return_token_ids": 0}, "vllm", COMPLETIONS),
+        ({"return_logprob": [True]}, "sglang", GENERATE),
+        ({"return_tokens": "on", "prompt": [1]}, "llama_cpp", "/completion"),
+        ({"stream": True, "stream_options": {"include_usage": "no"}}, "vllm", CHAT),
+    ],
+)
+def test_what_is_on_or_off_is_a_boolean(asked: Any, kind: EngineKind, path: str) -> None:
+    """A flag that is neither true nor false is turned away by its name: engines do not agree on what it means."""
+    with pytest.raises(ProxyError, match=r"must be true or false") as caught:
+        plan(asked, kind, path)
+
+    assert (caught.value.status, caught.value.code) == (400, "invalid_request")
+    assert str(caught.value).split()[0] in json.dumps(asked)
+
+
+@pytest.mark.parametrize("value", [None, False, True])
+def test_whether_to_stream_is_read_as_engines_do(value: bool | None) -> None:
+    """An answer is streamed if that was asked for by `true`."""
+    asked = plan({"stream": value})
+
+    assert asked.stream is (value is True)
+    assert ("stream_options" in json.loads(asked.body)) is asked.stream
+
+
+def test_what_is_of_the_wrong_type_stays() -> None:
+    """What the client sent in the place of an object of options goes on to the engine, which says what is wrong."""
+    assert sent({"sampling_params": "x", "token_ids": [1]}, path=TOKENS_IN)["sampling_params"] == "x"
+    assert sent({"sampling_params": None, "token_ids": [1]}, path=TOKENS_IN)["sampling_params"]["logprobs"] == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -57,7 +57,12 @@ REQUESTS: dict[str, tuple[bytes, int | tuple[int, int], int]] = {
     "two lengths": (head(POST, "content-length: 3", "content-length: 4") + ASK, 400, 0),
     "no length": (head(POST) + ASK, 400, 0),
     "chunks that are none": (head(POST, "transfer-encoding: chunked") + b"zz\r\n", 400, 0),
-    "a compressed body": (head(POST, "content-encoding: gzip", "content-length: 4") + b"\x1f\x8b\x08\x00", 400, 0),
+    "a compressed body": (head(POST, "content-encoding: gzip", "content-length: 4") + b"\x1f\x8b\x08\x00", 415, 0),
+    "a body that says it is not compressed": (
+        head(POST, "content-encoding: identity", f"content-length: {len(ASK)}") + ASK,
+        200,
+        1,
+    ),
     "a header by which the rollout is dropped": (
         head("POST /v1/chat/completions", "X-Rollout-Id: {}", "connection: x-rollout-id", f"content-length: {len(ASK)}")
         + ASK,
@@ -79,6 +84,16 @@ REQUESTS: dict[str, tuple[bytes, int | tuple[int, int], int]] = {
     "a long query": (head(f"{POST}?{'q' * 20_000}", f"content-length: {len(ASK)}") + ASK, 414, 0),
     "a path that grows": (head(f"GET /v1/{'%ff' * 10_000}"), 414, 0),
     "an upgrade": (head("GET /rollouts/{}/v1/realtime", "upgrade: h3", "connection: upgrade"), 200, 0),
+    "a call that asks for an upgrade": (
+        head(POST, "upgrade: h2c", "connection: HTTP2-Settings, Upgrade", f"content-length: {len(ASK)}") + ASK,
+        (400, 200),
+        1,
+    ),
+    "a call in chunks that asks for an upgrade": (
+        head(POST, "upgrade: websocket", "connection: Upgrade", "transfer-encoding: chunked") + PIECES,
+        (400, 200),
+        1,
+    ),
     "metrics written": (head("POST /metrics", "content-length: 0"), 404, 0),
     "control by another method": (head("PUT /control/retire", "content-length: 0"), 405, 0),
     "control, encoded": (head("GET /%63ontrol/statistics"), 401, 0),
@@ -106,13 +121,26 @@ def test_strange_requests(name: str, proxy: Running) -> None:
         assert ([SHORT.same(entry) for entry in snapshot.entries], snapshot.incomplete) == ([True], False)
 
 
+def test_under_uvicorn_an_upgrade_is_told_of_and_is_the_last_request(engine: str, tmp_path: Path) -> None:
+    """A body that its parser skips is told of, and a connection that it reads no more is closed after the answer."""
+    asks = "host: h\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
+    call = f"POST /rollouts/r/v1{CHAT} HTTP/1.1\r\n{asks}content-length: {len(ASK)}\r\n\r\n".encode() + ASK
+    with running("asyncio", engine, tmp_path) as proxy:
+        answer = told(proxy, call)
+        passed = told(proxy, f"GET /v1/models HTTP/1.1\r\n{asks}\r\n".encode())
+
+    assert b'"code":"upgrade"' in answer
+    assert (status(answer), status(passed)) == (400, 200)
+    assert list(tmp_path.glob("r.*")) == []
+
+
 @pytest.mark.kernel
-def test_a_call_over_http_2_is_turned_away(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "path"), [("POST", "/rollouts/r/v1/chat/completions"), ("GET", "/v1/models")])
+def test_a_request_over_http_2_is_turned_away(method: str, path: str, engine: str, tmp_path: Path) -> None:
     """Of the two servers hypercorn speaks HTTP/2, in which it never ends a stream that was broken off."""
     frames = h2.connection.H2Connection()
     frames.initiate_connection()
-    named = [(":method", "POST"), (":path", "/rollouts/r/v1/chat/completions"), (":scheme", "http")]
-    frames.send_headers(1, [*named, (":authority", "h")])
+    frames.send_headers(1, [(":method", method), (":path", path), (":scheme", "http"), (":authority", "h")])
     frames.send_data(1, ASK, end_stream=True)
     found: dict[bytes, bytes] = {}
     with running("trio", engine, tmp_path) as proxy:
@@ -127,6 +155,44 @@ def test_a_call_over_http_2_is_turned_away(engine: str, tmp_path: Path) -> None:
 
     assert found[b":status"] == b"505"
     assert list(tmp_path.glob("r.*")) == []
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/\xff"])
+def test_what_hypercorn_makes_of_a_connection_ends_no_other(path: bytes, engine: str, tmp_path: Path) -> None:
+    """HTTP/2 that goes on after its answer, or whose path is no text, ends its own connection and not the proxy."""
+    frames = h2.connection.H2Connection()
+    frames.initiate_connection()
+    frames.send_headers(1, [(b":method", b"POST"), (b":path", path), (b":scheme", b"http"), (b":authority", b"h")])
+    with running("trio", engine, tmp_path) as proxy:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as raw, suppress(ConnectionError):
+            raw.sendall(frames.data_to_send())
+            while came := raw.recv(65536):
+                if any(isinstance(event, h2.events.StreamEnded) for event in frames.receive_data(came)):
+                    frames.send_data(1, b"late")
+                raw.sendall(frames.data_to_send())
+        other = httpx.get(f"{proxy.url}/v1/models", timeout=20)
+
+    assert other.status_code == 200
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    "request_of_it",
+    [
+        b"upgrade: h2c\r\nhttp2-settings: A\r\n\r\n",
+        b"upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\nabc",
+    ],
+)
+def test_no_upgrade_ends_another_connection(request_of_it: bytes, engine: str, tmp_path: Path) -> None:
+    """What hypercorn cannot read of another protocol that is asked for ends that connection and not the proxy."""
+    with running("trio", engine, tmp_path) as proxy:
+        with suppress(ConnectionError):
+            told(proxy, b"GET /v1/models HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\n" + request_of_it)
+        other = httpx.get(f"{proxy.url}/v1/models", timeout=20)
+
+    assert other.status_code == 200
 
 
 def test_a_client_that_is_slow_to_ask_counts(engine: str, tmp_path: Path) -> None:

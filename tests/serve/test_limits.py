@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import httpx
 import pytest
 
 from tests.serve.proxies import running
 from tests.serve.test_outcomes import CHAT, ask, wait_until
-from tokenstore.serve import settling
-from tokenstore.serve.exchange import Reply
+from tokenstore.serve import exchange, settling
+from tokenstore.serve import running as listeners
+from tokenstore.serve.exchange import Message, Reply, Request
 from tokenstore.serve.meters import Meters
+from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.relay import Relay
 from tokenstore.serve.routes import route_of
 from tokenstore.serve.settings import ProxySettings
@@ -30,6 +35,77 @@ def test_a_giant_body_is_turned_away(engine: str, tmp_path: Path) -> None:
 
     assert [answer.status_code for answer in (said, pieces, passed)] == [413] * 3
     assert list(tmp_path.glob("r.*")) == []
+
+
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+def test_a_body_that_does_not_come_is_not_waited_for(
+    backend: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who announces a body and sends none gets 408 and leaves its place to others, and nothing is recorded."""
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
+    with running(backend, engine, tmp_path, max_calls=1) as proxy, httpx.Client(timeout=30) as client:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as slow:
+            slow.sendall(f"POST /rollouts/slow/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{{".encode())
+            answer = slow.recv(4096)
+            other = ask(client, proxy, "r", "form/vllm chat/0")
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert other.status_code == 200
+    assert list(tmp_path.glob("slow.*")) == []
+
+
+def slowly(pieces: Iterable[bytes], seconds: float) -> Request:
+    """Make a request whose body comes in pieces, with a pause after each."""
+    left = iter(pieces)
+
+    async def receive() -> Message:
+        if (piece := next(left, None)) is None:
+            return {"type": "http.request"}
+        await anyio.sleep(seconds)
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    return Request({"method": "POST", "path": "/", "headers": []}, receive)
+
+
+@pytest.mark.anyio
+async def test_a_body_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that comes byte by byte is given up, though it never stands still for long; the client may come again."""
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
+
+    with pytest.raises(ProxyError) as caught:
+        await slowly([b"x"] * 1000, 0.01).body(1000)
+
+    assert (caught.value.status, caught.value.code, caught.value.retry) == (408, "body_too_slow", True)
+
+
+@pytest.mark.anyio
+async def test_a_large_body_has_the_time_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes at a good rate is waited for, though it takes longer than a body may stand still."""
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.5)
+    piece = b"x" * exchange.BODY_RATE * 60
+
+    body = await slowly([piece, piece], 0.3).body(len(piece) * 2)
+
+    assert body == piece * 2
+
+
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.kernel)])
+def test_a_client_that_stops_taking_its_answer_has_left(
+    backend: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes nothing of a stream for too long is disconnected: the call is lost and its place is free."""
+    monkeypatch.setattr(listeners, "READER_SECONDS", 0.5)
+    body = b'{"model": "flood", "messages": [], "stream": true}'
+    with running(backend, engine, tmp_path) as proxy, httpx.Client(timeout=30) as client:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as stopped:
+            head = f"POST /rollouts/r/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n"
+            stopped.sendall(head.encode() + body)
+            wait_until(lambda: proxy.peek("r").incomplete and "marked" in proxy.peek("r").incomplete_reasons[0])
+            wait_until(lambda: "in_flight 0\n" in client.get(f"{proxy.url}/metrics").text)
+
+        assert proxy.settled("r").entries == ()
 
 
 def test_a_giant_answer_is_lost(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from tests.children import Child, opened, start_module
 from tests.kernel import needs
 from tests.kernel.test_kills import STRACE
 from tests.serve.engine import SHORT
+from tests.serve.test_outcomes import CHAT
 from tokenstore.config import MAX_OPEN_FILES
 from tokenstore.serve.running import files_to_keep
 
@@ -158,6 +160,33 @@ def test_what_does_not_end_in_time_is_cut_off_and_marked(
         for number in range(8):
             reasons = [reason.partition(":")[0] for reason in store.freeze_now(f"r{number}").incomplete_reasons]
             assert reasons == ["marked", "lost_call"]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_client_that_reads_nothing_keeps_no_proxy_from_stopping(
+    backend: str, signals: int, engine: str, tmp_path: Path
+) -> None:
+    """A call whose client has stopped taking its answer is cut off and marked, as any other that does not end."""
+    child, said = start(engine, tmp_path, backend, "--grace", "1" if signals == 1 else "60")
+    host, port = said["url"].removeprefix("http://").split(":")
+    body = json.dumps({"model": "flood", **BODY}).encode()
+    with child, socket.create_connection((host, int(port))) as stopped:
+        stopped.sendall(
+            f"POST /rollouts/r0/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        )
+        stopped.sendall(body)
+        stopped.recv(1)
+        for _ in range(signals):
+            child.process.send_signal(signal.SIGTERM)
+            while anyio.run(refused, said["url"]) is False:
+                pass
+        assert child.finish() == []
+
+    with opened(tmp_path) as store:
+        reasons = [reason.partition(":")[0] for reason in store.freeze_now("r0").incomplete_reasons]
+    assert reasons == ["marked", "lost_call"]
 
 
 async def refused(url: str) -> bool:

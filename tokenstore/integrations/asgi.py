@@ -29,11 +29,10 @@ from urllib.parse import quote
 import anyio
 import anyio.lowlevel
 
-from tokenstore.errors import TokenStoreError
 from tokenstore.serve.asking import Plan
 from tokenstore.serve.endpoints import ENDPOINTS, GENERATING
 from tokenstore.serve.exchange import ClientGoneError, Message, Receive, Reply, Request, Send
-from tokenstore.serve.problems import ProxyError, store_problem
+from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import CALL_HEADER, PREFIXES, ROLLOUT_HEADER, Headers, Route, route_of
 from tokenstore.serve.settings import MAX_BODY_BYTES, EngineKind
 from tokenstore.serve.settling import InFlight, Outlet
@@ -139,14 +138,8 @@ class CaptureMiddleware:
     async def _captured(self, scope: Message, call: InFlight, plan: Plan, request: Request, reply: Reply) -> None:
         scope["headers"] = _headers(scope["headers"], call, plan.body)
         scope["extensions"] = {}  # such as sending a file by its path, past us
-        try:
-            async with self._store.capture(call.rollout_id, call.call_id) as capture:
-                call.begun(capture)
-                await self._called(scope, Between(request, plan.body, Outlet(call, plan, reply)))
-        except TokenStoreError as error:
-            if call.outcome != "rejected":  # of the application's own
-                raise
-            raise store_problem(error, before=True) from error
+        async with call.captured(self._store):
+            await self._called(scope, Between(request, plan.body, Outlet(call, plan, reply)))
 
     async def _called(self, scope: Message, between: Between) -> None:
         """Call the application.

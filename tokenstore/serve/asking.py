@@ -3,6 +3,8 @@
 1. What the client asked for stays as it asked; only what is absent, null or false is set.
 2. The order of keys stays: chat templates write tools into the prompt as they come.
 3. A request that would give several samples is refused: each would be a call of its own.
+4. Whether an answer is streamed, and whether it has ids, is asked for by `true`. Some engines read `"false"`, `0` or
+   `"yes"` as a boolean too, others do not, so those are refused: engine and proxy would not expect the same answer.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ def plan_of(endpoint: Endpoint, body: bytes) -> Plan:
     """
     asked = _parsed(body)
     _check_single(asked)
+    _check_flag("stream", asked.get("stream"))
     prompt = _prompt_ids(endpoint, asked)
-    stream = bool(asked.get("stream"))
+    stream = asked.get("stream") is True
     options = endpoint.options(stream)
     if wanted(asked.get("logprobs")):
         options.pop(_NAMES_IDS, None)  # it would put ids in the place of the texts that the client asked for
@@ -88,14 +91,20 @@ def wanted(value: object) -> bool:
 
 
 def merged(asked: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add options to a request."""
+    """Add options to a request; what is of the wrong type stays, for the engine to say so.
+
+    Raises:
+        ProxyError: An option that is on or off is neither.
+    """
     made = dict(asked)
     for key, value in options.items():
         own = asked.get(key)
-        if isinstance(value, dict):
-            made[key] = merged(own if isinstance(own, dict) else {}, value)
-        elif not wanted(own):
+        if value is True:
+            _check_flag(key, own)
+        if not wanted(own):
             made[key] = value
+        elif isinstance(value, dict) and isinstance(own, dict):
+            made[key] = merged(own, value)
     return made
 
 
@@ -109,6 +118,11 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(asked, dict):
         raise ProxyError(400, "invalid_json", "the body is no JSON object")
     return asked
+
+
+def _check_flag(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise ProxyError(400, "invalid_request", f"{name} must be true or false")
 
 
 def _check_single(asked: Mapping[str, Any]) -> None:

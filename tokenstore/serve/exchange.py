@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+import anyio
+
 from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import Headers
 
@@ -22,6 +24,10 @@ HOP = frozenset(
 
 MAX_TARGET = 16 * 1024
 """Characters of a path and query: more than engines take."""
+BODY_SECONDS = 30.0
+"""For the body of a request to begin to come, and to stand still altogether: networks stand still for a few seconds."""
+BODY_RATE = 16 * 1024
+"""Bytes a second that a body comes with at least beside that, a fraction of what any network gives."""
 
 
 class ClientGoneError(Exception):
@@ -62,26 +68,44 @@ class Request:
         if len(path) + len(self.query) > MAX_TARGET:
             raise ProxyError(414, "target_too_long", f"path and query may have {MAX_TARGET} characters, encoded")
 
-    async def body(self, limit: int) -> bytes:
-        """Read the body.
+    def check_coding(self) -> None:
+        """See to it that the body can be read.
 
         Raises:
-            ProxyError: It is larger than the limit.
+            ProxyError: It is compressed, which no engine takes either.
+        """
+        if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in self.headers):
+            raise ProxyError(415, "compressed_body", "the body has a content-encoding; send it as it is, without one")
+
+    async def body(self, limit: int) -> bytes:
+        """Read the body, which must keep coming: meanwhile the request takes the place of a call.
+
+        Raises:
+            ProxyError: It is larger than the limit, or comes so slowly that it is not waited for.
             ClientGoneError: It did not come whole.
         """
         said = self.header(b"content-length") or b"0"
         if said.isdigit() and len(said) < 20 and int(said) > limit:
             raise _too_large(limit)
-        found = bytearray()
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGoneError
-            found += message.get("body", b"")
-            if len(found) > limit:
-                raise _too_large(limit)
-            if not message.get("more_body", False):
-                return bytes(found)
+        found, more = bytearray(), True
+        with anyio.move_on_after(BODY_SECONDS) as scope:
+            while more:
+                piece, more = await self._piece()
+                found += piece
+                scope.deadline += len(piece) / BODY_RATE
+                if len(found) > limit:
+                    raise _too_large(limit)
+        if more:
+            told = f"the body stood still after {len(found)} bytes, or comes too slowly; send it again"
+            raise ProxyError(408, "body_too_slow", told, retry=True)
+        return bytes(found)
+
+    async def _piece(self) -> tuple[bytes, bool]:
+        """Give the next piece of the body, and whether there are more."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        return message.get("body", b""), message.get("more_body", False)
 
     async def gone(self) -> None:
         """Wait until the client leaves; only after the body was read."""

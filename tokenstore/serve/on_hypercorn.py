@@ -1,8 +1,19 @@
-"""Serving under trio: the only module that imports hypercorn."""
+"""Serving under trio: the only module that imports hypercorn, and trio, of whose streams hypercorn takes its bytes.
+
+Connections are taken here, not by hypercorn's own `serve`, for two reasons:
+
+1. An exception in what hypercorn does for one connection would end the whole server: a piece of a body over HTTP/2 that
+   comes after the answer is enough, or bytes that follow the request for a WebSocket. Here it ends that connection.
+2. hypercorn writes behind a shield: a cancellation does not reach the call of a client that takes nothing of its
+   answer, and the process would last as long as that client. Here the connection is shut down when its time is over.
+"""
 
 from __future__ import annotations
 
-from socket import socket
+import logging
+from contextlib import suppress
+from functools import partial
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 import anyio
@@ -12,6 +23,8 @@ from tokenstore.serve.exchange import Message, Receive, Reply, Send
 from tokenstore.serve.on_uvicorn import KEEP_ALIVE
 from tokenstore.serve.problems import ProxyError
 
+logger = logging.getLogger("tokenstore.serve")
+
 
 async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> None:
     """Serve until told to stop, then finish what is in flight. Arguments as those of `on_uvicorn`.
@@ -20,25 +33,55 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
         ModuleNotFoundError: hypercorn is not installed; the message says how to add it.
     """
     with needed("serve", "hypercorn", "serving under trio needs hypercorn"):
-        from hypercorn.config import Config  # noqa: PLC0415 - optional
-        from hypercorn.trio import serve as serve_app  # noqa: PLC0415
-    config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
-    config.graceful_timeout = grace
-    config.shutdown_timeout = grace
-    config.keep_alive_timeout = KEEP_ALIVE
-    config.include_server_header = False
-    config.loglevel = "CRITICAL"
-    stopping: Any = Stopping(app, stop)
-    async with anyio.create_task_group() as group:
+        import trio  # noqa: PLC0415 - optional
+        from hypercorn.trio.worker_context import WorkerContext  # noqa: PLC0415
+    stopping, context = Stopping(app, stop), WorkerContext(None)
+    connections = Connections(stopping, context)
+    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
+    async with trio.open_nursery() as nursery:
+        try:
+            async with anyio.create_task_group() as taking:
+                taking.start_soon(partial(trio.serve_listeners, connections.serve, listeners, handler_nursery=nursery))
+                await stop.wait()
+                taking.cancel_scope.cancel()
+            await context.terminated.set()  # by which idle connections are closed
+            with anyio.move_on_after(grace):
+                await stopping.ended()
+        finally:
+            connections.shut_down()
+        nursery.cancel_scope.cancel()
 
-        async def end() -> None:
-            await stopping.ended()
-            group.cancel_scope.cancel()
 
-        group.start_soon(end)
-        await serve_app(stopping, config, shutdown_trigger=stop.wait)
-        group.cancel_scope.cancel()
+class Connections:
+    """The connections of clients, each served by hypercorn."""
+
+    def __init__(self, app: Any, context: Any) -> None:
+        from hypercorn.app_wrappers import ASGIWrapper  # noqa: PLC0415 - optional
+        from hypercorn.config import Config  # noqa: PLC0415
+        from hypercorn.trio.tcp_server import TCPServer  # noqa: PLC0415
+
+        config = Config()
+        config.keep_alive_timeout = KEEP_ALIVE
+        config.include_server_header = False
+        config.loglevel = "CRITICAL"
+        self._serve = partial(TCPServer, ASGIWrapper(app), config, context, {})
+        self._streams: set[Any] = set()
+
+    async def serve(self, stream: Any) -> None:
+        """Serve a connection to its end."""
+        self._streams.add(stream)
+        try:
+            await self._serve(stream)
+        except Exception as error:  # noqa: BLE001 - of one connection; the others go on
+            logger.warning("a connection was broken off by %s in its server", type(error).__name__)
+        finally:
+            self._streams.discard(stream)
+
+    def shut_down(self) -> None:
+        """Shut down what is still open, which ends every wait for a client."""
+        for stream in self._streams:
+            with suppress(OSError):
+                stream.socket.shutdown(SHUT_RDWR)
 
 
 class Stopping:
@@ -62,9 +105,9 @@ class Stopping:
         elif self._stop.is_set():
             told = "the proxy is being stopped; the engine was not asked"
             await Reply(send).fail(ProxyError(503, "stopping", told, retry=True))
-        elif scope["http_version"] not in ("1.0", "1.1") and scope["method"] == "POST":
+        elif scope["http_version"] not in ("1.0", "1.1"):
             # hypercorn speaks HTTP/2 too, but lets a stream that the application breaks off hang for ever.
-            told = f"a call needs HTTP/1.1, this one came by HTTP/{scope['http_version']}; the engine was not asked"
+            told = f"speak HTTP/1.1; this request came by HTTP/{scope['http_version']}, and the engine was not asked"
             await Reply(send).fail(ProxyError(505, "http_version", told))
         else:
             self._count += 1

@@ -2,7 +2,7 @@
 
 1. `begin_call` is durable before the engine is asked.
 2. What comes back is passed on and settled by `settling`.
-3. Whatever does not end in `put` or `refuse` leaves the block of `store.capture` unsettled, which marks the loss; the
+3. Whatever does not end in `put` or `refuse` leaves the block of `captured` unsettled, which marks the loss; the
    client is told after that. A client that leaves cancels the block, and the request to the engine with it.
 """
 
@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
-from tokenstore.errors import TokenStoreError
 from tokenstore.serve.asking import Plan
 from tokenstore.serve.endpoints import ENDPOINTS
 from tokenstore.serve.exchange import Reply, Request, answer_headers
 from tokenstore.serve.http import Answer, Connections, SilentError, UnreachableError
 from tokenstore.serve.meters import Meters
 from tokenstore.serve.outcomes import UNREACHABLE
-from tokenstore.serve.problems import ProxyError, store_problem
+from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import Route
 from tokenstore.serve.settings import ProxySettings
 from tokenstore.serve.settling import InFlight, Outlet
@@ -76,12 +75,8 @@ class Relay:
             ProxyError: The client is to be told; the loss, if it is one, is recorded.
         """
         plan = await call.planned(ENDPOINTS[self._settings.engine_kind], request, route, body)
-        try:
-            async with self._store.capture(call.rollout_id, call.call_id) as capture:
-                call.begun(capture)
-                await self._exchanged(request, route, plan, call, reply)
-        except TokenStoreError as error:  # whatever comes later is a problem already: the intent was not recorded
-            raise store_problem(error, before=True) from error
+        async with call.captured(self._store):
+            await self._exchanged(request, route, plan, call, reply)
 
     async def _exchanged(self, request: Request, route: Route, plan: Plan, call: InFlight, reply: Reply) -> None:
         """Ask the engine and settle the call."""

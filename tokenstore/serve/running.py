@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from socket import AF_INET, AF_INET6, IPPROTO_TCP, TCP_NODELAY, create_server, socket
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, TCP_NODELAY, TCP_USER_TIMEOUT, create_server, socket
 from typing import Any
 
 import anyio
@@ -23,6 +23,10 @@ from tokenstore.store import TokenCaptureStore
 
 BACKLOG = 2048
 """Connections that may wait to be taken: a whole batch of agents may begin at once."""
+READER_SECONDS = 600.0
+"""As long as an engine may be silent: a client that takes nothing of its answer for longer has stopped, and its call
+holds a place and what the engine generates for it.
+"""
 SOCKETS_A_CALL, FILES_A_CALL = 2, 3
 """Of client and engine; lock, lines and intents of its rollout."""
 SERVERS = {"asyncio": "on_uvicorn", "trio": "on_hypercorn"}
@@ -71,12 +75,13 @@ async def run(
 
 
 def listening(host: str, port: int) -> socket:
-    """Bind an address, for connections on which small pieces are sent at once."""
+    """Bind an address, for connections on which small pieces are sent at once, to clients that take them."""
     family = AF_INET6 if ":" in host else AF_INET
     listener = create_server((host, port), family=family, backlog=BACKLOG)
     # Connections inherit it. asyncio sets it only where the protocol is named, which `create_server` does not do, and
     # without it the second piece of an answer waits up to 40 ms for the acknowledgement of the first.
     listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, True)
+    listener.setsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT, round(READER_SECONDS * 1000))  # the kernel closes it then
     return listener
 
 

@@ -12,7 +12,8 @@ is there, whether or not the client saw the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from secrets import token_hex
 from time import perf_counter
@@ -32,6 +33,7 @@ from tokenstore.serve.problems import EngineAnsweredError, ProxyError, store_pro
 from tokenstore.serve.reading import Passing, read_whole
 from tokenstore.serve.routes import CALL_HEADER, ROLLOUT_HEADER, Headers, Route
 from tokenstore.serve.settings import MAX_ANSWER_BYTES
+from tokenstore.store import TokenCaptureStore
 
 logger = logging.getLogger("tokenstore.serve")
 LARGE = 128 * 1024
@@ -71,9 +73,21 @@ class InFlight:
         self.call_id = call_id_of(request.header(CALL_HEADER))
         return plan
 
-    def begun(self, capture: Capture) -> None:
-        """Take note that the intent is durable: whatever settles nothing from here on is a loss."""
-        self._capture, self.outcome = capture, "lost"
+    @asynccontextmanager
+    async def captured(self, store: TokenCaptureStore) -> AsyncIterator[None]:
+        """Guard the call: its intent is durable before the body runs, and a body that settles nothing is a loss.
+
+        Raises:
+            ProxyError: The intent was not recorded.
+        """
+        async with AsyncExitStack() as block:
+            self.outcome = "lost"  # also if the client leaves now: the intent may be on its way to the disk
+            try:
+                self._capture = await block.enter_async_context(store.capture(self.rollout_id, self.call_id))
+            except TokenStoreError as error:
+                self.outcome = "rejected"
+                raise store_problem(error, before=True) from error
+            yield
 
     async def put(self, entry: TokenEntry) -> None:
         """Store the entry.

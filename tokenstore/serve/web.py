@@ -83,6 +83,7 @@ class Proxy:
         route = route_of(request.path, request.headers)
         request.check_target(route.target)
         if generates(request.method, route.path):
+            request.check_coding()
             with self._relay.admitted(route, reply) as call:  # before its body is read, which takes memory
                 await self._work(request, reply, partial(self._relay.generating, call, request, route))
         else:
