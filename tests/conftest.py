@@ -50,9 +50,17 @@ def memory_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _rest() -> Iterator[None]:
+    """Look once more, in the end, at what was not looked at after each module."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _garbage() -> Iterator[None]:
-    """Let go of what a module's tests have left in cycles, descriptors among it, and never look at the rest again.
+    """Let go of what a module's tests have left in cycles, descriptors among it, and look at the rest no more.
 
     The rest is mostly what they have imported: some libraries are a million objects, and many tests collect garbage.
     """

@@ -159,7 +159,9 @@ def test_a_request_over_http_2_is_turned_away(method: str, path: str, engine: st
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/\xff"])
-def test_what_hypercorn_makes_of_a_connection_ends_no_other(path: bytes, engine: str, tmp_path: Path) -> None:
+def test_what_hypercorn_makes_of_a_connection_ends_no_other(
+    path: bytes, engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """HTTP/2 that goes on after its answer, or whose path is no text, ends its own connection and not the proxy."""
     frames = h2.connection.H2Connection()
     frames.initiate_connection()
@@ -175,6 +177,8 @@ def test_what_hypercorn_makes_of_a_connection_ends_no_other(path: bytes, engine:
         other = httpx.get(f"{proxy.url}/v1/models", timeout=20)
 
     assert other.status_code == 200
+    assert "a connection was broken off: hypercorn raised " in caplog.text
+    assert "Group" not in caplog.text
 
 
 @pytest.mark.kernel
@@ -185,7 +189,9 @@ def test_what_hypercorn_makes_of_a_connection_ends_no_other(path: bytes, engine:
         b"upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\nabc",
     ],
 )
-def test_no_upgrade_ends_another_connection(request_of_it: bytes, engine: str, tmp_path: Path) -> None:
+def test_no_upgrade_ends_another_connection(
+    request_of_it: bytes, engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What hypercorn cannot read of another protocol that is asked for ends that connection and not the proxy."""
     with running("trio", engine, tmp_path) as proxy:
         with suppress(ConnectionError):
@@ -193,6 +199,7 @@ def test_no_upgrade_ends_another_connection(request_of_it: bytes, engine: str, t
         other = httpx.get(f"{proxy.url}/v1/models", timeout=20)
 
     assert other.status_code == 200
+    assert "a connection was broken off: hypercorn raised " in caplog.text
 
 
 def test_a_client_that_is_slow_to_ask_counts(engine: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
         host, port = proxy.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as slow:
             slow.sendall(f"POST /rollouts/slow/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{{".encode())
-            answer = slow.recv(4096)
+            answer = b"".join(iter(lambda: slow.recv(4096), b""))
             other = ask(client, proxy, "r", "form/vllm chat/0")
 
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -77,6 +77,24 @@ async def test_a_body_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPat
         await slowly([b"x"] * 1000, 0.01).body(1000)
 
     assert (caught.value.status, caught.value.code, caught.value.retry) == (408, "body_too_slow", True)
+
+
+@pytest.mark.anyio
+async def test_a_body_that_came_fast_has_not_gained_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends megabytes at once and then stops is not waited for longer than others."""
+    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.1)
+    pieces = iter([b"x" * exchange.BODY_RATE * 600])
+
+    async def receive() -> Message:
+        if (piece := next(pieces, None)) is None:
+            await anyio.sleep_forever()
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    request = Request({"method": "POST", "path": "/", "headers": []}, receive)
+    with anyio.fail_after(30), pytest.raises(ProxyError) as caught:
+        await request.body(2**30)
+
+    assert caught.value.code == "body_too_slow"
 
 
 @pytest.mark.anyio

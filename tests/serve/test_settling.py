@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.loops import HeldDisk, store_on
 from tokenstore import TokenCaptureStore
 from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.settling import InFlight
@@ -22,15 +23,25 @@ def call() -> InFlight:
     return call
 
 
-async def test_a_client_that_leaves_during_the_intent_counts_as_a_loss(call: InFlight, tmp_path: Path) -> None:
-    """A call that is cancelled while its intent is recorded counts as lost: the rollout may be masked by it."""
-    async with TokenCaptureStore(tmp_path) as store:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            async with call.captured(store):
-                pytest.fail("the engine would be asked")
+async def test_a_client_that_leaves_during_the_intent_counts_as_a_loss(call: InFlight) -> None:
+    """A call that is cancelled while its intent is being written counts as lost: it masks its rollout."""
+    disk = HeldDisk()
+
+    async def ask() -> None:
+        async with call.captured(store):
+            pytest.fail("the engine would be asked")
+
+    async with store_on(disk) as store:
+        disk.hold("datasync", ".intents")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await disk.reached()
+            tasks.cancel_scope.cancel()
+        disk.free()
+        reasons = (await store.freeze("r")).incomplete_reasons
 
     assert call.outcome == "lost"
+    assert reasons == ("lost_call:c1",)
 
 
 async def test_a_call_whose_intent_was_refused_counts_as_rejected(call: InFlight, tmp_path: Path) -> None:

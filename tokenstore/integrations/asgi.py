@@ -117,6 +117,7 @@ class CaptureMiddleware:
         if request.method != "POST" or route.path not in self._generating:
             await self._app({**scope, **_place(scope, route)}, receive, send)
             return
+        request.check_coding()
         body = await request.body(self._max_body_bytes)
         call = InFlight(route.rollout_id or "")
         try:

@@ -25,9 +25,10 @@ HOP = frozenset(
 MAX_TARGET = 16 * 1024
 """Characters of a path and query: more than engines take."""
 BODY_SECONDS = 30.0
-"""For the body of a request to begin to come, and to stand still altogether: networks stand still for a few seconds."""
+"""How long the body of a request may stand still, also before it begins: networks stand still for a few seconds."""
 BODY_RATE = 16 * 1024
-"""Bytes a second that a body comes with at least beside that, a fraction of what any network gives."""
+"""Bytes that make up for a second of standing still: a body that comes more slowly, a fraction of what any network
+gives, uses that time up."""
 
 
 class ClientGoneError(Exception):
@@ -92,7 +93,7 @@ class Request:
             while more:
                 piece, more = await self._piece()
                 found += piece
-                scope.deadline += len(piece) / BODY_RATE
+                scope.deadline = min(scope.deadline + len(piece) / BODY_RATE, anyio.current_time() + BODY_SECONDS)
                 if len(found) > limit:
                     raise _too_large(limit)
         if more:

@@ -8,7 +8,8 @@ from tokenstore.metrics import exposition
 from tokenstore.records import StoreStatistics
 
 OUTCOMES = ("stored", "refused", "lost", "rejected")
-"""What calls come to; the last is turned away before anything is recorded."""
+"""What calls come to: in the store; refused by the engine; perhaps masking their rollout, as that of a client that left
+while the intent was on its way; turned away before the engine was asked."""
 
 
 class Meters:

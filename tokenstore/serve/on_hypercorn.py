@@ -36,23 +36,23 @@ async def serve(app: Any, listener: socket, stop: anyio.Event, grace: float) -> 
         import trio  # noqa: PLC0415 - optional
         from hypercorn.trio.worker_context import WorkerContext  # noqa: PLC0415
     stopping, context = Stopping(app, stop), WorkerContext(None)
-    connections = Connections(stopping, context)
+    clients = Clients(stopping, context)
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
     async with trio.open_nursery() as nursery:
         try:
             async with anyio.create_task_group() as taking:
-                taking.start_soon(partial(trio.serve_listeners, connections.serve, listeners, handler_nursery=nursery))
+                taking.start_soon(partial(trio.serve_listeners, clients.serve, listeners, handler_nursery=nursery))
                 await stop.wait()
                 taking.cancel_scope.cancel()
             await context.terminated.set()  # by which idle connections are closed
             with anyio.move_on_after(grace):
                 await stopping.ended()
         finally:
-            connections.shut_down()
+            clients.shut_down()
         nursery.cancel_scope.cancel()
 
 
-class Connections:
+class Clients:
     """The connections of clients, each served by hypercorn."""
 
     def __init__(self, app: Any, context: Any) -> None:
@@ -72,8 +72,8 @@ class Connections:
         self._streams.add(stream)
         try:
             await self._serve(stream)
-        except Exception as error:  # noqa: BLE001 - of one connection; the others go on
-            logger.warning("a connection was broken off by %s in its server", type(error).__name__)
+        except* Exception as errors:  # noqa: BLE001 - of one connection; the others go on
+            logger.warning("a connection was broken off: hypercorn raised %s", ", ".join(_names(errors)))
         finally:
             self._streams.discard(stream)
 
@@ -82,6 +82,13 @@ class Connections:
         for stream in self._streams:
             with suppress(OSError):
                 stream.socket.shutdown(SHUT_RDWR)
+
+
+def _names(error: BaseException) -> list[str]:
+    """Name the errors of a group; what they say may be a client's."""
+    if isinstance(error, BaseExceptionGroup):
+        return [name for inner in error.exceptions for name in _names(inner)]
+    return [type(error).__name__]
 
 
 class Stopping:
@@ -100,22 +107,25 @@ class Stopping:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif self._stop.is_set():
-            told = "the proxy is being stopped; the engine was not asked"
-            await Reply(send).fail(ProxyError(503, "stopping", told, retry=True))
-        elif scope["http_version"] not in ("1.0", "1.1"):
-            # hypercorn speaks HTTP/2 too, but lets a stream that the application breaks off hang for ever.
-            told = f"speak HTTP/1.1; this request came by HTTP/{scope['http_version']}, and the engine was not asked"
-            await Reply(send).fail(ProxyError(505, "http_version", told))
-        else:
-            self._count += 1
-            try:
+        self._count += 1
+        try:
+            if scope["type"] == "http" and (problem := self._problem(scope["http_version"])):
+                await Reply(send).fail(problem)
+            else:
                 await self._app(scope, receive, send)
-            finally:
-                self._count -= 1
-                self._none.set()
+        finally:
+            self._count -= 1
+            self._none.set()
+
+    def _problem(self, version: str) -> ProxyError | None:
+        if self._stop.is_set():
+            told = "the proxy is being stopped; the engine was not asked"
+            return ProxyError(503, "stopping", told, retry=True)
+        if version not in ("1.0", "1.1"):
+            # hypercorn speaks HTTP/2 too, but lets a stream that the application breaks off hang for ever.
+            told = f"speak HTTP/1.1; this request came by HTTP/{version}, and the engine was not asked"
+            return ProxyError(505, "http_version", told)
+        return None
 
     async def ended(self) -> None:
         """Wait until it is told to stop and the last request has ended."""

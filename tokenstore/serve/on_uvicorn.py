@@ -95,8 +95,9 @@ class Staying:
 
 
 def _asks_to_leave(headers: Headers) -> bool:
-    named = any(name == b"upgrade" for name, _ in headers)
-    return named and any(name == b"connection" and b"upgrade" in value.lower() for name, value in headers)
+    said = b",".join(value for name, value in headers if name == b"connection")
+    asked = b"upgrade" in (option.strip().lower() for option in said.split(b","))
+    return asked and any(name == b"upgrade" for name, _ in headers)
 
 
 def _has_body(headers: Headers) -> bool:

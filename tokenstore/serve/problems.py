@@ -22,6 +22,9 @@ _STORE: tuple[tuple[type[TokenStoreError], int, str, bool], ...] = (
 )
 """Error of the store, status, code, and whether asking again may help; the first that fits counts."""
 
+REQUEST_TIMEOUT = 408
+"""Of a request whose body does not come."""
+
 
 class ProxyError(Exception):
     """The client gets an error; before its answer has begun, with this status.
@@ -55,6 +58,8 @@ class ProxyError(Exception):
         """Headers of the answer."""
         retry = b"true" if self.retry else b"false"
         found = [(b"content-type", b"application/json"), (b"x-should-retry", retry)]
+        if self.status == REQUEST_TIMEOUT:  # what comes of the body after all is nobody's
+            found.append((b"connection", b"close"))
         return [*found, (b"retry-after", b"1")] if self.retry else found
 
     @property

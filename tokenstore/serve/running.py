@@ -24,9 +24,8 @@ from tokenstore.store import TokenCaptureStore
 BACKLOG = 2048
 """Connections that may wait to be taken: a whole batch of agents may begin at once."""
 READER_SECONDS = 600.0
-"""As long as an engine may be silent: a client that takes nothing of its answer for longer has stopped, and its call
-holds a place and what the engine generates for it.
-"""
+"""As long as an engine may be silent by default: a client that takes nothing of its answer for longer has stopped, and
+its call holds a place and what the engine generates for it."""
 SOCKETS_A_CALL, FILES_A_CALL = 2, 3
 """Of client and engine; lock, lines and intents of its rollout."""
 SERVERS = {"asyncio": "on_uvicorn", "trio": "on_hypercorn"}

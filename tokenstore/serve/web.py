@@ -83,8 +83,8 @@ class Proxy:
         route = route_of(request.path, request.headers)
         request.check_target(route.target)
         if generates(request.method, route.path):
-            request.check_coding()
             with self._relay.admitted(route, reply) as call:  # before its body is read, which takes memory
+                request.check_coding()
                 await self._work(request, reply, partial(self._relay.generating, call, request, route))
         else:
             await self._work(request, reply, partial(self._relay.passing, request, route))
