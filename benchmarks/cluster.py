@@ -76,6 +76,7 @@ def measure(run: Run) -> Values:
 
 def _measure(folder: str, order: Sequence[str], share: float) -> list[tuple[Key, float]]:
     from tokenstore.cluster import ClusterConfig, deploy, down  # noqa: PLC0415 - only this process needs it
+    from tokenstore.cluster.config import plan_of  # noqa: PLC0415
 
     with _nodes():
         remote = ClusterConfig(name="remote", root=f"{folder}/remote", shards=1, nodes=[OTHER])
@@ -86,8 +87,8 @@ def _measure(folder: str, order: Sequence[str], share: float) -> list[tuple[Key,
         for config in (remote, direct):
             down(config.name)
     puts = len(SIZES) * sum(clients * _puts_of(each, share) for clients, each in CLIENTS.items())
-    for store in ("remote/shard-00000", "direct/shard-00000", "plain"):
-        check_stored(PER_FILE, Path(folder) / store, puts)
+    for directory in (*[plan_of(config, ()).shards[0].directory for config in (remote, direct)], f"{folder}/plain"):
+        check_stored(PER_FILE, Path(directory), puts)
     return found
 
 

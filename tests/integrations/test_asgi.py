@@ -431,12 +431,13 @@ async def test_a_mounted_application_is_captured(store: TokenCaptureStore) -> No
         ("/v1/messages", {"x_rollout_id": "r"}, 501, "not_capturable"),
         ("/rollouts/r/generate", {}, 501, "not_capturable"),
         (CHAT, {"x_rollout_id": "r", "x_model_call_id": "\x07"}, 400, "invalid_call_id"),
+        (CHAT, {"x_rollout_id": "r", "content_encoding": "gzip"}, 415, "compressed_body"),
     ],
 )
 async def test_what_cannot_be_captured_is_turned_away(
     path: str, headers: dict[str, str], status: int, code: str, store: TokenCaptureStore
 ) -> None:
-    """A call without a rollout, of two, by a path that servers read differently, or without ids calls nobody."""
+    """A call without a rollout, of two, by an ambiguous path, without ids, or compressed calls nobody."""
     app = Engine()
 
     server = await Server(CaptureMiddleware(app, store)).ask(path, ASK, **headers)

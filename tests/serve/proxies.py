@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -47,6 +48,19 @@ class Running:
     def settled(self, rollout_id: str) -> TokenCaptureSnapshot:
         """Freeze a rollout and give it."""
         return self.portal.call(self.store.freeze, rollout_id)
+
+
+def connected(url: str) -> socket.socket:
+    """Connect to a server, for a client that does what no library would."""
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def call_of(rollout_id: str, body: bytes, *, length: int | None = None) -> bytes:
+    """Write a call of a rollout as it goes over a connection, which stays; it may say another length."""
+    said = len(body) if length is None else length
+    head = f"POST /rollouts/{rollout_id}/v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: {said}\r\n\r\n"
+    return head.encode() + body
 
 
 @contextmanager

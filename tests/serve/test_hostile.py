@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ import pytest
 
 from tests.engines.dialects import DIALECTS, body_of
 from tests.serve.engine import SHORT
-from tests.serve.proxies import Running, running
+from tests.serve.proxies import Running, connected, running
 from tests.serve.test_outcomes import CHAT, ask, wait_until
 
 ASK = json.dumps({"model": "form/vllm chat/0", "messages": []}).encode()
@@ -28,8 +27,7 @@ ASK = json.dumps({"model": "form/vllm chat/0", "messages": []}).encode()
 
 def told(proxy: Running, sent: bytes) -> bytes:
     """Send bytes and read to the end of the connection, which the proxy must close."""
-    host, port = proxy.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as raw:
+    with connected(proxy.url) as raw:
         raw.sendall(sent)
         return b"".join(iter(lambda: raw.recv(65536), b""))
 
@@ -143,15 +141,13 @@ def test_a_request_over_http_2_is_turned_away(method: str, path: str, engine: st
     frames.send_headers(1, [(":method", method), (":path", path), (":scheme", "http"), (":authority", "h")])
     frames.send_data(1, ASK, end_stream=True)
     found: dict[bytes, bytes] = {}
-    with running("trio", engine, tmp_path) as proxy:
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as raw:
+    with running("trio", engine, tmp_path) as proxy, connected(proxy.url) as raw:
+        raw.sendall(frames.data_to_send())
+        while not found:
+            for event in frames.receive_data(raw.recv(65536)):
+                if isinstance(event, h2.events.ResponseReceived):
+                    found = dict(event.headers)
             raw.sendall(frames.data_to_send())
-            while not found:
-                for event in frames.receive_data(raw.recv(65536)):
-                    if isinstance(event, h2.events.ResponseReceived):
-                        found = dict(event.headers)
-                raw.sendall(frames.data_to_send())
 
     assert found[b":status"] == b"505"
     assert list(tmp_path.glob("r.*")) == []
@@ -167,8 +163,7 @@ def test_what_hypercorn_makes_of_a_connection_ends_no_other(
     frames.initiate_connection()
     frames.send_headers(1, [(b":method", b"POST"), (b":path", path), (b":scheme", b"http"), (b":authority", b"h")])
     with running("trio", engine, tmp_path) as proxy:
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as raw, suppress(ConnectionError):
+        with connected(proxy.url) as raw, suppress(ConnectionError):
             raw.sendall(frames.data_to_send())
             while came := raw.recv(65536):
                 if any(isinstance(event, h2.events.StreamEnded) for event in frames.receive_data(came)):
@@ -205,8 +200,7 @@ def test_no_upgrade_ends_another_connection(
 def test_a_client_that_is_slow_to_ask_counts(engine: str, tmp_path: Path) -> None:
     """A call whose body has not come counts among those in flight, and no longer when its client has left."""
     with running("asyncio", engine, tmp_path, max_calls=1) as proxy, httpx.Client(timeout=30) as client:
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as slow:
+        with connected(proxy.url) as slow:
             slow.sendall(head(POST.format("slow"), "content-length: 1000") + b"{")
             wait_until(lambda: "in_flight 1\n" in client.get(f"{proxy.url}/metrics").text)
             turned_away = ask(client, proxy, "r", "form/vllm chat/0")

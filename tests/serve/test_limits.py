@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,7 @@ import anyio
 import httpx
 import pytest
 
-from tests.serve.proxies import running
+from tests.serve.proxies import call_of, connected, running
 from tests.serve.test_outcomes import CHAT, ask, wait_until
 from tokenstore.serve import exchange, settling
 from tokenstore.serve import running as listeners
@@ -43,12 +42,14 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 ) -> None:
     """Who announces a body and sends none gets 408 and leaves its place to others, and nothing is recorded."""
     monkeypatch.setattr(exchange, "BODY_SECONDS", 0.2)
-    with running(backend, engine, tmp_path, max_calls=1) as proxy, httpx.Client(timeout=30) as client:
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as slow:
-            slow.sendall(f"POST /rollouts/slow/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{{".encode())
-            answer = b"".join(iter(lambda: slow.recv(4096), b""))
-            other = ask(client, proxy, "r", "form/vllm chat/0")
+    with (
+        running(backend, engine, tmp_path, max_calls=1) as proxy,
+        httpx.Client(timeout=30) as client,
+        connected(proxy.url) as slow,
+    ):
+        slow.sendall(call_of("slow", b"{", length=9))
+        answer = b"".join(iter(lambda: slow.recv(4096), b""))
+        other = ask(client, proxy, "r", "form/vllm chat/0")
 
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert other.status_code == 200
@@ -116,10 +117,8 @@ def test_a_client_that_stops_taking_its_answer_has_left(
     monkeypatch.setattr(listeners, "READER_SECONDS", 0.5)
     body = b'{"model": "flood", "messages": [], "stream": true}'
     with running(backend, engine, tmp_path) as proxy, httpx.Client(timeout=30) as client:
-        host, port = proxy.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as stopped:
-            head = f"POST /rollouts/r/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n"
-            stopped.sendall(head.encode() + body)
+        with connected(proxy.url) as stopped:
+            stopped.sendall(call_of("r", body))
             wait_until(lambda: proxy.peek("r").incomplete and "marked" in proxy.peek("r").incomplete_reasons[0])
             wait_until(lambda: "in_flight 0\n" in client.get(f"{proxy.url}/metrics").text)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.engines.dialects import DIALECTS
 from tests.serve.engine import SHORT
-from tests.serve.proxies import Running, running
+from tests.serve.proxies import Running, call_of, connected, running
 from tokenstore import TokenCaptureSnapshot, TokenEntry
 from tokenstore.serve.settings import EngineKind
 
@@ -256,10 +256,8 @@ def test_a_client_that_leaves_loses_the_call(model: str, proxy: Running, engine:
     rollout_id = fresh()
     left = client.get(f"{engine}/state").json()["left"]
     body = json.dumps({"model": model, "messages": [], "stream": model.endswith("stream")}).encode()
-    host, port = proxy.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as leaving:
-        head = f"POST /rollouts/{rollout_id}/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n"
-        leaving.sendall(head.encode() + body)
+    with connected(proxy.url) as leaving:
+        leaving.sendall(call_of(rollout_id, body))
         wait_until(lambda: client.get(f"{engine}/state").json()["waiting"] > 0)
 
     wait_until(lambda: client.get(f"{engine}/state").json()["left"] > left)

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from tests.children import Child, opened, start_module
 from tests.kernel import needs
 from tests.kernel.test_kills import STRACE
 from tests.serve.engine import SHORT
-from tests.serve.test_outcomes import CHAT
+from tests.serve.proxies import call_of, connected
 from tokenstore.config import MAX_OPEN_FILES
 from tokenstore.serve.running import files_to_keep
 
@@ -170,13 +169,8 @@ def test_a_client_that_reads_nothing_keeps_no_proxy_from_stopping(
 ) -> None:
     """A call whose client has stopped taking its answer is cut off and marked, as any other that does not end."""
     child, said = start(engine, tmp_path, backend, "--grace", "1" if signals == 1 else "60")
-    host, port = said["url"].removeprefix("http://").split(":")
-    body = json.dumps({"model": "flood", **BODY}).encode()
-    with child, socket.create_connection((host, int(port))) as stopped:
-        stopped.sendall(
-            f"POST /rollouts/r0/v1{CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        )
-        stopped.sendall(body)
+    with child, connected(said["url"]) as stopped:
+        stopped.sendall(call_of("r0", json.dumps({"model": "flood", **BODY}).encode()))
         stopped.recv(1)
         for _ in range(signals):
             child.process.send_signal(signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -10,7 +9,7 @@ import httpx
 import pytest
 
 from tests.serve.engine import SHORT
-from tests.serve.proxies import Running
+from tests.serve.proxies import Running, connected
 from tokenstore.serve.endpoints import GENERATING, generates
 from tokenstore.serve.problems import ProxyError
 from tokenstore.serve.routes import Route, route_of
@@ -159,9 +158,8 @@ def test_an_encoded_path_is_captured_all_the_same(path: str, proxy: Running, cli
 def test_a_path_with_dots_never_leaves_the_root(proxy: Running) -> None:
     """A rollout id that climbs, sent as it is, is turned away, and no file appears beside the root."""
     before = sorted(proxy.root.parent.iterdir())
-    host, port = proxy.url.removeprefix("http://").split(":")
     for path in ("/rollouts/../x/v1/models", "/rollouts/%2e%2e/v1/models", "/rollouts/..%2Fx/v1/models", "//x/models"):
-        with socket.create_connection((host, int(port))) as raw:
+        with connected(proxy.url) as raw:
             raw.sendall(f"GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
             said = b"".join(iter(lambda: raw.recv(65536), b""))
 

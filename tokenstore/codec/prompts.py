@@ -135,12 +135,11 @@ class PromptCache:
 
         A short one is not, and would take more memory than its ids: half a kilobyte.
         """
+        self._let_go(rollout_id, call_id)
         if len(prompt) + len(generation) < MIN_SHARED * ID_BYTES:
-            self._let_go(rollout_id, call_id)
             return
         crc32 = zlib.crc32(memoryview(prompt)[base.size :], base.crc32) if base else zlib.crc32(prompt)
         call = KnownPrompt(call_id, prompt, zlib.crc32(generation, crc32), generation, small)
-        self._let_go(rollout_id, call_id)
         with self._guard:
             self._rollouts.setdefault(rollout_id, []).append(call_id)
             self._calls[rollout_id, call_id] = call
